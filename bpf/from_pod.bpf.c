@@ -1,7 +1,7 @@
 //go:build ignore
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Host veth, tc ingress: everything the pod sends. First hook of the pod's sending direction. It
+ * Host veth, tc ingress, or the pod's end of a netkit pair: everything the pod sends. First hook of the pod's sending direction. It
  * drops spoofed packets, opens the conntrack entry, and redirects confirmed connections past the
  * stack.
  */
@@ -14,6 +14,7 @@
 #include "lib/fastpath/fastpath.h"
 #include "lib/nat/hairpin_slow.h"
 #include "lib/nat/hostport_answer.h"
+#include "lib/packet/netkit.h"
 #include "lib/policy/policy.h"
 
 /* Addresses that every host may send from: before it has one, and on its link. */
@@ -101,7 +102,7 @@ static __always_inline int fast_to_local_pod(struct __sk_buff *skb, const struct
 	/* The peer's entry has gone, or its policy is another one now: learn again. */
 	if (!ct || ct->policy != peer->policy)
 		return SL_NEXT;
-	if (!(peer->flags & SL_EP_QDISC_RX)) /* else sl_to_pod does */
+	if (!by_host_end(peer, from_netkit(skb))) /* else sl_to_pod does */
 		ct_update(&s->key, ct, p, SL_RX, skb->len, now);
 	verdict = fast_pod_to_pod(skb, p, peer);
 	if (st && verdict == TC_ACT_REDIRECT)
@@ -175,7 +176,9 @@ int sl_from_pod(struct __sk_buff *skb)
 	struct sl_endpoint *ep;
 	struct sl_ct_entry *ct;
 
-	/* 1. parse (above): what is not IP is for the stack */
+	/* 1. parse (above): what is not IP is for the stack, if it is not IP for the stack either */
+	if (from_netkit(skb) && unlikely(netkit_hides_protocol(skb)))
+		return drop(skb, SL_DROP_UNPARSABLE, skb->ifindex);
 	if (unlikely(parsed == SL_PARSED_NONE))
 		return SL_NEXT;
 	reason = parse_refused(parsed);

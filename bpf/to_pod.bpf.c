@@ -12,6 +12,7 @@
 #include "lib/conntrack/conntrack.h"
 #include "lib/drop/drop.h"
 #include "lib/endpoint/endpoint.h"
+#include "lib/fastpath/cb_mark.h"
 #include "lib/nat/hairpin_slow.h"
 #include "lib/nat/host_udp.h"
 #include "lib/policy/policy.h"
@@ -166,6 +167,8 @@ int sl_to_pod(struct __sk_buff *skb)
 	/* 4. account, if no other hook has */
 	if (!accounted)
 		policy_account(skb, &p, admitted, SL_RX, now);
+	if (cfg_netkit && cb_marked(skb))
+		cb_unmark(skb);
 	return verdict;
 }
 

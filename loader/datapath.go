@@ -123,10 +123,10 @@ func (d *Datapath) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 	return ratelimit.New(d.tree).SetRateLimit(ctx, s)
 }
 
-// PodByTCX reports whether the programs of a host veth hang, or will hang, by tcx. They then run before every filter, the policer's
-// (RateLimit.Police) too, and the fast path goes round it: such a pod needs FeatureQueueTx.
-func (d *Datapath) PodByTCX(ifindex int) bool {
-	return ratelimit.New(d.tree).PodByTCX(ifindex)
+// PodByLink reports whether the programs of a host end hang, or will hang, by a link, of tcx or netkit. They then run before every filter,
+// the policer's (RateLimit.Police) too, and the fast path goes round it: such a pod needs FeatureQueueTx.
+func (d *Datapath) PodByLink(ifindex int) bool {
+	return ratelimit.New(d.tree).PodByLink(ifindex)
 }
 
 // RemoveRateLimit takes every limit of owner away. Missing is success, and so is a device or a namespace that has gone.

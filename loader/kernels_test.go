@@ -21,17 +21,18 @@ const envKernel = "SLUICE_TEST_KERNEL"
 type kernelRow struct {
 	major, minor        int
 	tcx, fibSrc, coarse Answer
-	skNetns             Answer
+	skNetns, netkit     Answer
 	// uplinks and pods are by what programs hang there when the configuration leaves the choice to us.
 	uplinks, pods string
 }
 
 // kernelTable is in order. docs/kernels.md shows what the matrix found.
 var kernelTable = []kernelRow{
-	{5, 10, AnswerNo, AnswerNo, AnswerNo, AnswerNo, hook.HowClsact, hook.HowClsact},
-	{6, 1, AnswerNo, AnswerYes, AnswerYes, AnswerNo, hook.HowClsact, hook.HowClsact}, // the flag is of 6.7, and stable kernels have taken it over
-	{6, 6, AnswerYes, AnswerYes, AnswerYes, AnswerNo, hook.HowTCX, hook.HowClsact},
-	{6, 15, AnswerYes, AnswerYes, AnswerYes, AnswerYes, hook.HowTCX, hook.HowClsact},
+	{5, 10, AnswerNo, AnswerNo, AnswerNo, AnswerNo, AnswerNo, hook.HowClsact, hook.HowClsact},
+	{6, 1, AnswerNo, AnswerYes, AnswerYes, AnswerNo, AnswerNo, hook.HowClsact, hook.HowClsact}, // the flag is of 6.7, and stable kernels have taken it over
+	{6, 6, AnswerYes, AnswerYes, AnswerYes, AnswerNo, AnswerNo, hook.HowTCX, hook.HowClsact},
+	{6, 7, AnswerYes, AnswerYes, AnswerYes, AnswerNo, AnswerYes, hook.HowTCX, hook.HowClsact}, // Debian builds it in
+	{6, 15, AnswerYes, AnswerYes, AnswerYes, AnswerYes, AnswerYes, hook.HowTCX, hook.HowClsact},
 }
 
 // predicted returns the row of the running kernel.
@@ -71,7 +72,7 @@ func TestPrivilegedProbesMatchTable(t *testing.T) {
 		t.Errorf("backend %s: %s", s.Backend, s.Reason)
 	}
 	for _, p := range s.Probes {
-		answer := map[string]Answer{programs.ProbeTCX: want.tcx, programs.ProbeFIBSrc: want.fibSrc, programs.ProbeCoarse: want.coarse, programs.ProbeSkNetns: want.skNetns, programs.ProbeMountNS: AnswerNo, programs.ProbeJIT: AnswerUnclear}[p.Name]
+		answer := map[string]Answer{programs.ProbeTCX: want.tcx, programs.ProbeFIBSrc: want.fibSrc, programs.ProbeCoarse: want.coarse, programs.ProbeSkNetns: want.skNetns, programs.ProbeNetkit: want.netkit, programs.ProbeMountNS: AnswerNo, programs.ProbeJIT: AnswerUnclear}[p.Name]
 		if answer == "" {
 			answer = AnswerYes
 		}

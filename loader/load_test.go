@@ -57,11 +57,13 @@ func TestPrivilegedLoadOnce(t *testing.T) {
 		t.Logf("%-28s %-8s %s", p.Name, p.Answer, p.Reason)
 		want := AnswerYes
 		switch {
-		case p.Name == programs.ProbeTCX && !bpfsys.KernelAtLeast(6, 6) || p.Name == programs.ProbeCoarse && !bpfsys.KernelAtLeast(5, 11), p.Name == programs.ProbeSkNetns && !bpfsys.KernelAtLeast(6, 15):
+		case p.Name == programs.ProbeTCX && !bpfsys.KernelAtLeast(6, 6) || p.Name == programs.ProbeCoarse && !bpfsys.KernelAtLeast(5, 11), p.Name == programs.ProbeSkNetns && !bpfsys.KernelAtLeast(6, 15), p.Name == programs.ProbeNetkit && !bpfsys.KernelAtLeast(6, 7):
 			want = AnswerNo
 		case p.Name == programs.ProbeFIBSrc && !bpfsys.KernelAtLeast(6, 7) && p.Answer != AnswerUnclear: // stable kernels have taken it over
 			continue
 		case p.Name == programs.ProbeFQ && p.Answer != AnswerUnclear: // a module that not every kernel has
+			continue
+		case p.Name == programs.ProbeNetkit: // a part that not every kernel is built with
 			continue
 		case p.Name == programs.ProbeMountNS || p.Name == programs.ProbeJIT: // say where the test runs
 			continue

@@ -114,7 +114,7 @@ func wantMACCheckFirst(e *env, d *Datapath, index int, way string) {
 	defer a.Close()
 	at, err := a.At(index, hook.MACCheck())
 	e.ok(err)
-	ids, err := bpfsys.TCXPrograms(index, bpfsys.TCXIngress)
+	ids, err := bpfsys.DevicePrograms(index, bpfsys.TCXIngress)
 	e.ok(err)
 	if len(ids) != 2 || ids[0] != at.ID {
 		e.t.Errorf("the chain is %v, want program %d first", ids, at.ID)

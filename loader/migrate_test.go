@@ -110,7 +110,7 @@ func (e *env) oneProgramEach(index int) {
 			if parent == hook.ToPod().TCParent() {
 				at = bpfsys.TCXEgress
 			}
-			links, err := bpfsys.TCXPrograms(index, at)
+			links, err := bpfsys.DevicePrograms(index, at)
 			e.ok(err)
 			n += len(links)
 		}

@@ -190,17 +190,17 @@ func TestPrivilegedPolicerPlaceTaken(t *testing.T) {
 }
 
 // Where programs hang by tcx, the policer is behind them.
-func TestPrivilegedPodByTCX(t *testing.T) {
+func TestPrivilegedPodByLink(t *testing.T) {
 	require.TCX(t)
 	e := newEnv(t)
 	e.uplink()
 	d := e.open()
 	ep := e.pod("pod1", "10.1.0.2/16")
-	if d.PodByTCX(ep.HostIfindex) {
+	if d.PodByLink(ep.HostIfindex) {
 		t.Error("by default")
 	}
 	e.o.Config.Attach = "tcx"
-	if !e.open().PodByTCX(ep.HostIfindex) {
+	if !e.open().PodByLink(ep.HostIfindex) {
 		t.Error("the configuration says tcx")
 	}
 }

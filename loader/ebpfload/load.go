@@ -133,6 +133,7 @@ func apply(spec *ebpf.CollectionSpec, c loadapi.Constants) error {
 	set(objects.FromPodVarCfgFibSrc, oneIf(c.FIBSrc))
 	set(objects.FromPodVarCfgCoarseClock, oneIf(c.Coarse))
 	set(objects.FromPodVarCfgSkNetns, oneIf(c.SkNetns))
+	set(objects.FromPodVarCfgNetkit, oneIf(c.Netkit))
 	set(objects.FromPodVarCfgNetnsCookie, c.NetnsCookie)
 	set(objects.FromPodVarCfgSnatMin1, uint32(c.SNAT[0][0]))
 	set(objects.FromPodVarCfgSnatMax1, uint32(c.SNAT[0][1]))

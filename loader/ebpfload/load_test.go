@@ -18,7 +18,7 @@ func TestConfigure(t *testing.T) {
 	o := loadapi.LoadRequest{
 		Sizes: map[string]uint32{"sl_ct": 4096},
 		Constants: loadapi.Constants{
-			FastPath: 2, AntiSpoof: true, AdmitMark: 0x1000, FIBSrc: true, Coarse: true, SkNetns: true, NetnsCookie: 1<<40 + 1,
+			FastPath: 2, AntiSpoof: true, AdmitMark: 0x1000, FIBSrc: true, Coarse: true, SkNetns: true, Netkit: true, NetnsCookie: 1<<40 + 1,
 			SNAT: [2][2]uint16{{61000, 65535}, {1024, 32767}}, SNATSecret: 77, CBCookie: [2]uint32{78, 79},
 		},
 	}
@@ -38,7 +38,7 @@ func TestConfigure(t *testing.T) {
 		}
 		for constant, want := range map[string]uint64{
 			objects.FromPodVarCfgFastPath: 2, objects.FromPodVarCfgAntiSpoof: 1, objects.FromPodVarCfgAdmitMark: 0x1000, objects.FromPodVarCfgFibSrc: 1,
-			objects.FromPodVarCfgCoarseClock: 1, objects.FromPodVarCfgSkNetns: 1, objects.FromPodVarCfgNetnsCookie: 1<<40 + 1, objects.FromPodVarCfgSnatSecret: 77,
+			objects.FromPodVarCfgCoarseClock: 1, objects.FromPodVarCfgSkNetns: 1, objects.FromPodVarCfgNetkit: 1, objects.FromPodVarCfgNetnsCookie: 1<<40 + 1, objects.FromPodVarCfgSnatSecret: 77,
 			objects.FromPodVarCfgSnatMin1: 61000, objects.FromPodVarCfgSnatMax1: 65535, objects.FromPodVarCfgSnatMin2: 1024, objects.FromPodVarCfgSnatMax2: 32767,
 			objects.FromPodVarCfgCbCookie1: 78, objects.FromPodVarCfgCbCookie2: 79,
 		} {

@@ -38,6 +38,7 @@ func (InProcess) Probe(context.Context) ([]loadapi.ProbeResult, error) {
 		{loadapi.FIBSrc, askFIBSrc},
 		{loadapi.Coarse, askCoarse},
 		{loadapi.SkNetns, askSkNetns},
+		{loadapi.Netkit, askNetkit},
 		{loadapi.Batch, askBatch},
 	} {
 		a := loadapi.ProbeResult{Name: q.name}
@@ -103,6 +104,25 @@ func askTCX() error {
 		return nil
 	}
 	return feature(err, "6.6")
+}
+
+// askNetkit asks for a link of a device that cannot exist, as askTCX does. A kernel without netkit does not know the place.
+func askNetkit() error {
+	prog, err := nextProgram()
+	if err != nil {
+		return err
+	}
+	defer prog.Close()
+	l, err := link.AttachNetkit(link.NetkitOptions{Interface: math.MaxInt32, Program: prog, Attach: ebpf.AttachNetkitPeer})
+	switch {
+	case err == nil:
+		return errors.Join(errors.New("a link on a device that does not exist"), l.Close())
+	case errors.Is(err, unix.ENODEV):
+		return nil
+	case errors.Is(err, unix.EINVAL):
+		return loadapi.No("not in this kernel (Linux 6.7 or newer with CONFIG_NETKIT, here %s)", bpfsys.KernelRelease())
+	}
+	return feature(err, "6.7")
 }
 
 // askClsact attaches a filter in a network namespace made for it: there is no other way to ask, since the kernel looks for

@@ -42,6 +42,7 @@ const (
 	FIBSrc        = "fib lookup source address"
 	Coarse        = "clock of the last tick"
 	SkNetns       = "namespace of a packet's socket"
+	Netkit        = "netkit"
 	Batch         = "batch map operations"
 )
 
@@ -78,6 +79,7 @@ type Constants struct {
 	FIBSrc      bool         `json:"fibSrc"`
 	Coarse      bool         `json:"coarse"`
 	SkNetns     bool         `json:"skNetns"`
+	Netkit      bool         `json:"netkit"`
 	NetnsCookie uint64       `json:"netnsCookie"`
 	SNAT        [2][2]uint16 `json:"snat"` // ranges of ports, first and last
 	SNATSecret  uint32       `json:"snatSecret"`

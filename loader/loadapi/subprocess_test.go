@@ -25,7 +25,7 @@ func someOrder() LoadRequest {
 	return LoadRequest{
 		Build: "b1", Objects: []string{"sl_from_pod", SockLB}, Dir: "/d", Maps: "/m", Sizes: map[string]uint32{"sl_ct": 7},
 		Constants: Constants{
-			FastPath: 1, AntiSpoof: true, AdmitMark: 1 << 31, FIBSrc: true, Coarse: true, SkNetns: true, NetnsCookie: 1<<63 + 1,
+			FastPath: 1, AntiSpoof: true, AdmitMark: 1 << 31, FIBSrc: true, Coarse: true, SkNetns: true, Netkit: true, NetnsCookie: 1<<63 + 1,
 			SNAT: [2][2]uint16{{61000, 65535}, {1024, 32767}}, SNATSecret: 5, CBCookie: [2]uint32{6, 1<<32 - 1},
 		},
 	}

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "977b2ff14a643ed8461f135ee3618b868fe51a2fd58e0f0a5ab97a8aac9936ab"
+const build = "797d984a5861c8c11e1aead4ba400618396eb4ce7adf28a41c7ca3c277c7b23d"

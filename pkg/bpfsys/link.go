@@ -4,6 +4,7 @@ package bpfsys
 
 import (
 	"errors"
+	"fmt"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -12,7 +13,7 @@ import (
 // AttachType is an enum bpf_attach_type: where a program hangs.
 type AttachType uint32
 
-// The places that are in use here. TCX ones are of Linux 6.6.
+// The places that are in use here. TCX ones are of Linux 6.6, netkit's of 6.7.
 const (
 	CgroupInet4Connect     AttachType = unix.BPF_CGROUP_INET4_CONNECT
 	CgroupInet6Connect     AttachType = unix.BPF_CGROUP_INET6_CONNECT
@@ -26,6 +27,9 @@ const (
 	XDP                    AttachType = unix.BPF_XDP
 	TCXIngress             AttachType = unix.BPF_TCX_INGRESS
 	TCXEgress              AttachType = unix.BPF_TCX_EGRESS
+	// NetkitPrimary is what the primary device of a pair sends, NetkitPeer what the other one does. Both are named by the primary.
+	NetkitPrimary AttachType = 54 // BPF_NETKIT_PRIMARY of <linux/bpf.h>, which package unix does not have
+	NetkitPeer    AttachType = 55
 )
 
 // Flags of AttachXDP: who runs the program.
@@ -82,6 +86,23 @@ func attachTCX(p *Program, ifindex int, at AttachType, flags uint32) (*Link, err
 	return l, err
 }
 
+// AttachNetkit hangs p on a pair of netkit devices whose primary one has that index, at the end of the chain or, if first, at its
+// beginning. ErrNotSupported: the kernel has no netkit (it came with 6.7), the device is of another kind, or it is not the primary one.
+// EEXIST: p hangs there already. ENODEV: there is no such device.
+func AttachNetkit(p *Program, ifindex int, at AttachType, first bool) (*Link, error) {
+	a := &createAttr{program: uint32(p.fd), target: uint32(ifindex), attach: at}
+	if first {
+		a.flags = unix.BPF_F_BEFORE
+	}
+	l, err := create(a)
+	for _, cannot := range []error{unix.EINVAL, unix.ENXIO, unix.EACCES} {
+		if errors.Is(err, cannot) {
+			err = fmt.Errorf("%w: %w", ErrNotSupported, err)
+		}
+	}
+	return l, err
+}
+
 // AttachXDP hangs p on a device. EBUSY, EEXIST: it has a program already. EINVAL: there is no such device, among other reasons.
 func AttachXDP(p *Program, ifindex int, flags uint32) (*Link, error) {
 	return create(&createAttr{program: uint32(p.fd), target: uint32(ifindex), attach: XDP, flags: flags})
@@ -123,7 +144,7 @@ func (l *Link) Detach() error {
 type LinkInfo struct {
 	ID      uint32
 	Program uint32 // its number
-	Ifindex uint32 // of tcx and XDP; 0: the device has gone
+	Ifindex uint32 // of tcx and XDP; 0: the device has gone. Of netkit it is the device whose packets the program sees, in its namespace
 	Cgroup  uint64 // of a cgroup's; 0: that has gone
 	kind    uint32
 }
@@ -133,13 +154,19 @@ const (
 	linkCgroup = unix.BPF_LINK_TYPE_CGROUP
 	linkXDP    = unix.BPF_LINK_TYPE_XDP
 	linkTCX    = unix.BPF_LINK_TYPE_TCX
+	linkNetkit = 13 // BPF_LINK_TYPE_NETKIT
 )
 
 // OnDevice reports whether the link is of a kind that hangs on devices.
-func (i LinkInfo) OnDevice() bool { return i.kind == linkTCX || i.kind == linkXDP }
+func (i LinkInfo) OnDevice() bool {
+	return i.kind == linkTCX || i.kind == linkXDP || i.kind == linkNetkit
+}
 
 // IsTCX reports whether it is a tcx link.
 func (i LinkInfo) IsTCX() bool { return i.kind == linkTCX }
+
+// IsNetkit reports whether it is a link of a netkit pair.
+func (i LinkInfo) IsNetkit() bool { return i.kind == linkNetkit }
 
 // linkInfo is the beginning of struct bpf_link_info.
 type linkInfo struct {
@@ -158,7 +185,7 @@ func (l *Link) Info() (LinkInfo, error) {
 	}
 	i := LinkInfo{ID: raw.id, Program: raw.program, kind: raw.kind}
 	switch raw.kind {
-	case linkTCX, linkXDP:
+	case linkTCX, linkXDP, linkNetkit:
 		i.Ifindex = *(*uint32)(unsafe.Pointer(&raw.extra))
 	case linkCgroup:
 		i.Cgroup = raw.extra[0]
@@ -180,9 +207,9 @@ type queryAttr struct {
 // queried is for how many programs of one place there is room at first.
 const queried = 64
 
-// TCXPrograms returns the numbers of the programs on a device in the order in which they run. EINVAL: the kernel has no tcx.
-// ENODEV: there is no such device.
-func TCXPrograms(ifindex int, at AttachType) ([]uint32, error) {
+// DevicePrograms returns the numbers of the programs on a device, by tcx or netkit, in the order in which they run. EINVAL: the kernel
+// does not have that. ENODEV: there is no such device. ENXIO, EACCES: it is not the primary device of a netkit pair.
+func DevicePrograms(ifindex int, at AttachType) ([]uint32, error) {
 	for room := uint32(queried); ; room *= 2 {
 		ids := make([]uint32, room)
 		a := queryAttr{target: uint32(ifindex), attach: at, programs: pointer{p: unsafe.Pointer(&ids[0])}, count: room}

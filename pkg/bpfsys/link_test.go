@@ -89,7 +89,7 @@ func wantErr(t testing.TB, what string, got, want error) {
 // checkTCX compares the programs on a device with want, as pkg/bpfsys and as the library see them.
 func checkTCX(t testing.TB, what string, index int, at bpfsys.AttachType, want ...uint32) {
 	t.Helper()
-	got, err := bpfsys.TCXPrograms(index, at)
+	got, err := bpfsys.DevicePrograms(index, at)
 	ok(t, err)
 	equal(t, what, append([]uint32{}, got...), append([]uint32{}, want...))
 	equal(t, what+", by the library", queried(t, index, ebpf.AttachType(at)), append([]uint32{}, want...))
@@ -153,7 +153,7 @@ func TestPrivilegedTCX(t *testing.T) {
 	ok(t, netlink.LinkDel(device(t, "dev")))
 	equal(t, "device that has gone", linkInfo(t, second).Ifindex, 0)
 	wantErr(t, "update where the device has gone", second.Update(p.open[0]), unix.ENOLINK)
-	_, err = bpfsys.TCXPrograms(index, bpfsys.TCXIngress)
+	_, err = bpfsys.DevicePrograms(index, bpfsys.TCXIngress)
 	wantErr(t, "programs of a device that has gone", err, unix.ENODEV)
 	ok(t, again.Detach()) // once more
 	ok(t, second.Detach())
@@ -171,13 +171,13 @@ func TestPrivilegedTCXNoDevice(t *testing.T) {
 	for _, at := range []bpfsys.AttachType{bpfsys.TCXIngress, bpfsys.TCXEgress} {
 		_, err := bpfsys.AttachTCX(p.open[0], noDevice, at)
 		wantErr(t, "attach", err, attach)
-		_, err = bpfsys.TCXPrograms(noDevice, at)
+		_, err = bpfsys.DevicePrograms(noDevice, at)
 		wantErr(t, "programs", err, query)
 	}
 	const unknown = bpfsys.AttachType(1 << 20)
 	_, err := bpfsys.AttachTCX(p.open[0], loopback, unknown)
 	wantErr(t, "attach to an unknown place", err, bpfsys.ErrNotSupported)
-	_, err = bpfsys.TCXPrograms(loopback, unknown)
+	_, err = bpfsys.DevicePrograms(loopback, unknown)
 	wantErr(t, "programs of an unknown place", err, unix.EINVAL)
 }
 

@@ -30,6 +30,8 @@ volatile const __u32 cfg_fib_src = 0;
 volatile const __u32 cfg_coarse_clock = 0;
 /* The kernel tells tc programs the network namespace of a packet's socket (6.15). */
 volatile const __u32 cfg_sk_netns = 0;
+/* The kernel has netkit devices (6.7), whose programs run in the pod's own transmission. */
+volatile const __u32 cfg_netkit = 0;
 /* Cookie of the network namespace the datapath belongs to (SO_NETNS_COOKIE); 0 = the initial one. */
 volatile const __u64 cfg_netns_cookie = 0;
 /* Masquerade port ranges, host byte order, inclusive; the second may be empty (0, 0). */

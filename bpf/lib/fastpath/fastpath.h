@@ -3,7 +3,9 @@
 #include "../conntrack/conntrack.h"
 #include "../drop/drop.h"
 #include "../endpoint/endpoint.h"
+#include "../packet/netkit.h"
 #include "../packet/rewrite.h"
+#include "cb_mark.h"
 
 /*
  * The fast path: redirects packets of a confirmed connection past the stack. Whatever needs the stack
@@ -38,15 +40,23 @@ static __always_inline void fast_confirm_now(struct sl_ct_entry *ct, __u32 ifind
 }
 
 /*
- * Redirects into the pod. If the pod's ingress is limited, the packet goes through the egress of
- * the host veth, where the qdisc is. That still bypasses the stack, but not sl_to_pod, which counts
- * the packet.
+ * Does the packet go through the egress of the host end, and so through sl_to_pod, which counts it?
+ * It has to where the pod's ingress is limited, for the qdisc is there, and where it comes from a
+ * netkit device (sender), which has no ingress to leave out. Either way it bypasses the stack.
  */
-static __always_inline int redirect_into_pod(struct __sk_buff *skb, const struct sl_endpoint *ep)
+static __always_inline bool by_host_end(const struct sl_endpoint *ep, bool sender)
+{
+	return sender || (ep->flags & SL_EP_QDISC_RX);
+}
+
+/* Redirects into the pod. sender: see by_host_end(). */
+static __always_inline int redirect_into_pod(struct __sk_buff *skb, const struct sl_endpoint *ep, bool sender)
 {
 	__u32 ifindex = ep->ifindex;
 
-	if (unlikely(ep->flags & SL_EP_QDISC_RX))
+	if (sender)
+		cb_mark(skb);
+	if (unlikely(by_host_end(ep, sender)))
 		return (int)bpf_redirect(ifindex, 0);
 	count_rx(skb, endpoint_stats(ifindex), true);
 	return (int)bpf_redirect_peer(ifindex, 0);
@@ -59,7 +69,7 @@ static __always_inline int fast_to_pod(struct __sk_buff *skb, const struct sl_en
 
 	if (unlikely(rewrite_macs(skb, ep->mac, ep->gateway_mac)))
 		return drop(skb, SL_DROP_REWRITE, ifindex);
-	return redirect_into_pod(skb, ep);
+	return redirect_into_pod(skb, ep, false);
 }
 
 /*
@@ -78,7 +88,7 @@ static __always_inline int fast_pod_to_pod(struct __sk_buff *skb, const struct s
 		return drop(skb, SL_DROP_REWRITE, ifindex);
 	if (skb->pkt_type != PACKET_HOST && bpf_skb_change_type(skb, PACKET_HOST))
 		return drop(skb, SL_DROP_REWRITE, ifindex);
-	return redirect_into_pod(skb, peer);
+	return redirect_into_pod(skb, peer, from_netkit(skb));
 }
 
 /* The next hop of a packet that leaves by the uplink of its connection. */

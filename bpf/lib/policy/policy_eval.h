@@ -3,6 +3,7 @@
 #include "../drop/drop_reasons.h"
 #include "../endpoint/endpoint.h"
 #include "../endpoint/endpoint_stats.h"
+#include "../fastpath/cb_mark.h"
 #include "../packet/parse.h"
 #include "policy_types.h"
 
@@ -206,14 +207,15 @@ static __always_inline bool policy_isolated(const struct __sk_buff *skb, const s
 
 /*
  * Does the packet come from a process of this node? On its way to a pod such a packet has no
- * ingress device. What arrives inside a pod came in by a device: there the address decides.
+ * ingress device. Nor has what a pod behind netkit sends to it by the fast path, which is marked.
+ * What arrives inside a pod came in by a device: there the address decides.
  */
 static __always_inline bool from_node(const struct __sk_buff *skb, const struct sl_policy_query *q,
 				      const struct sl_dev_policy *s, bool to_pod)
 {
 	if (!s->group)
 		return is_node_addr((const __u8 *)q->remote);
-	return to_pod && !skb->ingress_ifindex;
+	return to_pod && !skb->ingress_ifindex && !(cfg_netkit && cb_marked(skb));
 }
 
 /* What sl_policy_ask() is asked. */

@@ -111,6 +111,48 @@ func (a *Attacher) order(pod bool) []string {
 // Attach hangs the programs of hooks on the device index, or puts them in place of older ones. What it did before an error it
 // takes back.
 func (a *Attacher) Attach(index int, hooks []hook.Hook, pod bool) error {
+	netkit, others := hook.Netkit(hooks)
+	if len(netkit) == 0 {
+		return a.attachTC(index, others, pod)
+	}
+	made, err := a.putLinks(index, netkit)
+	if err != nil && !cannot(err) {
+		return err
+	}
+	if err != nil { // without netkit's own way the host end is like any other device
+		a.d.Log.Info("attach: trying the other way", log.Int("ifindex", index), log.String("not", hook.HowNetkit), log.Error(err))
+		for i := range netkit {
+			netkit[i].Netkit = false
+		}
+		return a.attachTC(index, slices.Concat(netkit, others), pod)
+	}
+	if err := a.detachOther(hook.HowNetkit, index, netkit); err != nil {
+		return err
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	err = a.attachTC(index, others, pod)
+	if err == nil {
+		return nil
+	}
+	return errors.Join(err, a.dropLinks(index, made))
+}
+
+// InForce are hooks as they are on a device that has programs of ours already. One whose link is of netkit stays there.
+func (a *Attacher) InForce(index int, hooks []hook.Hook) []hook.Hook {
+	for _, h := range hooks {
+		if !pintree.Exists(a.d.Paths.LinkPin(index, h)) { // mostly: it costs less than a look at the filters
+			continue
+		}
+		if at, err := a.At(index, h); err == nil && at.How == hook.HowNetkit {
+			return hook.OnNetkit(hooks)
+		}
+	}
+	return hooks
+}
+
+func (a *Attacher) attachTC(index int, hooks []hook.Hook, pod bool) error {
 	order := a.order(pod)
 	var errs []error
 	for _, how := range order {
@@ -145,31 +187,37 @@ func cannot(err error) bool {
 
 func (a *Attacher) attachBy(how string, index int, hooks []hook.Hook) error {
 	if how == hook.HowTCX {
-		return a.attachTCX(index, hooks)
+		_, err := a.putLinks(index, hooks)
+		return err
 	}
 	return a.attachClsact(index, hooks)
 }
 
-// attachTCX makes links that live by their pins, update first: the program of a link that is there changes in place.
-func (a *Attacher) attachTCX(index int, hooks []hook.Hook) error {
-	var made []hook.Hook // what was there before stays, also on an error
-	for _, h := range hooks {
+// putLinks makes links that live by their pins, update first: the program of a link that is there changes in place. It returns those
+// that are new.
+func (a *Attacher) putLinks(index int, hooks []hook.Hook) (made []hook.Hook, err error) {
+	for _, h := range hooks { // what was there before stays, also on an error
 		prog, err := a.program(h)
 		updated := false
 		if err == nil {
 			updated, err = a.d.putLink(index, h, prog)
 		}
 		if err != nil {
-			for _, done := range made {
-				err = errors.Join(err, a.d.DropLink(index, done))
-			}
-			return err
+			return nil, errors.Join(err, a.dropLinks(index, made))
 		}
 		if !updated {
 			made = append(made, h)
 		}
 	}
-	return nil
+	return made, nil
+}
+
+func (a *Attacher) dropLinks(index int, hooks []hook.Hook) error {
+	var errs []error
+	for _, h := range hooks {
+		errs = append(errs, a.d.DropLink(index, h))
+	}
+	return errors.Join(errs...)
 }
 
 func (a *Attacher) attachClsact(index int, hooks []hook.Hook) error {
@@ -236,17 +284,13 @@ func (a *Attacher) PutFilter(c *Conn, index int, h hook.Hook, fresh bool) (repla
 
 // detachOther removes what the other way had attached, after this way has taken over.
 func (a *Attacher) detachOther(how string, index int, hooks []hook.Hook) error {
-	if how == hook.HowTCX {
+	if how != hook.HowClsact {
 		if !pintree.Exists(a.d.Paths.ClsactMark(index)) {
 			return nil
 		}
 		return a.detachClsact(index, hooks)
 	}
-	var errs []error
-	for _, h := range hooks {
-		errs = append(errs, a.d.DropLink(index, h))
-	}
-	return errors.Join(errs...)
+	return a.dropLinks(index, hooks)
 }
 
 // Detach removes the programs of hooks from the device, however they hang there. A device that has gone is success.
@@ -305,6 +349,9 @@ func (a *Attacher) At(index int, h hook.Hook) (Attached, error) {
 		if info.IsTCX() && int(info.Ifindex) == index {
 			return Attached{How: hook.HowTCX, ID: info.Program}, nil
 		}
+		if info.IsNetkit() && info.Ifindex != 0 { // of the pod's end
+			return Attached{How: hook.HowNetkit, ID: info.Program}, nil
+		}
 	}
 	c, err := a.Conn()
 	if err != nil {
@@ -317,11 +364,11 @@ func (a *Attacher) At(index int, h hook.Hook) (Attached, error) {
 	return Attached{How: hook.HowClsact, ID: f.id}, nil
 }
 
-// Healthy reports whether every hook has a program of ours.
+// Healthy reports whether every hook has a program of ours, those of netkit by its own way.
 func (a *Attacher) Healthy(index int, hooks []hook.Hook) (bool, error) {
 	for _, h := range hooks {
 		at, err := a.At(index, h)
-		if err != nil || at.How == "" {
+		if err != nil || at.How == "" || h.Netkit && at.How != hook.HowNetkit {
 			return false, err
 		}
 	}

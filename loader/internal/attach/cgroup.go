@@ -224,7 +224,7 @@ func (links Links) CheckSockets() error {
 type ProgramStatus struct {
 	Name string `json:"name"`
 	Hook string `json:"hook"` // "ingress" or "egress"
-	How  string `json:"how"`  // "tcx" or "clsact"
+	How  string `json:"how"`  // "tcx", "clsact" or "netkit"
 	ID   uint32 `json:"id"`   // as bpftool shows it; 0: not attached
 	OK   bool   `json:"ok"`   // attached, and of the build that is pinned
 }

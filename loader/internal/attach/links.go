@@ -38,16 +38,16 @@ func (links Links) putLink(index int, h hook.Hook, prog *bpfsys.Program) (update
 	pin := links.Paths.LinkPin(index, h)
 	switch updated, err := updateLink(pin, prog); {
 	case err != nil:
-		return false, fmt.Errorf("tcx link %s: %w", filepath.Base(pin), err)
+		return false, fmt.Errorf("link %s: %w", filepath.Base(pin), err)
 	case updated:
 		return true, nil
 	}
 	l, err := attachLink(index, h, prog)
 	if errors.Is(err, unix.ENODEV) {
-		return false, fmt.Errorf("tcx link on device %d: %w", index, pintree.ErrNoDevice)
+		return false, fmt.Errorf("%s link on device %d: %w", how(h), index, pintree.ErrNoDevice)
 	}
 	if err != nil {
-		return false, fmt.Errorf("tcx link of %s on device %d: %w", h.Program, index, err)
+		return false, fmt.Errorf("%s link of %s on device %d: %w", how(h), h.Program, index, err)
 	}
 	// Closing detaches unless the pin holds the link: a crash here leaves nothing.
 	defer l.Close()
@@ -60,17 +60,30 @@ func (links Links) putLink(index int, h hook.Hook, prog *bpfsys.Program) (update
 // attachLink makes a link at the end of the chain, or at its beginning for a hook that comes before the others. A link whose pin was removed by hand goes in the kernel's own time, and until
 // then the program counts as being there: that is waited for.
 func attachLink(index int, h hook.Hook, prog *bpfsys.Program) (*bpfsys.Link, error) {
-	attach := bpfsys.AttachTCX
-	if h.Rank < 0 {
-		attach = bpfsys.AttachTCXFirst
+	attach := func() (*bpfsys.Link, error) { return bpfsys.AttachTCX(prog, index, h.TCX()) }
+	switch {
+	case h.Netkit:
+		attach = func() (*bpfsys.Link, error) {
+			return bpfsys.AttachNetkit(prog, index, bpfsys.NetkitPeer, h.Rank < 0)
+		}
+	case h.Rank < 0:
+		attach = func() (*bpfsys.Link, error) { return bpfsys.AttachTCXFirst(prog, index, h.TCX()) }
 	}
 	const patience, step = time.Second, 5 * time.Millisecond
 	for end := time.Now().Add(patience); ; time.Sleep(step) {
-		l, err := attach(prog, index, h.TCX())
+		l, err := attach()
 		if !errors.Is(err, unix.EEXIST) || time.Now().After(end) {
 			return l, err
 		}
 	}
+}
+
+// how is the way of links for h.
+func how(h hook.Hook) string {
+	if h.Netkit {
+		return hook.HowNetkit
+	}
+	return hook.HowTCX
 }
 
 // updateLink puts prog into the pinned link. False: there is no link, or its device has gone, and the pin with it.

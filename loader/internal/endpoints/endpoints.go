@@ -30,6 +30,7 @@ type Endpoint struct {
 	HostIfindex  int    // host veth of the pod
 	RouteIfindex int    // device its packets are routed from: the bridge, else the host end; 0 means HostIfindex
 	HostIfName   string // for messages
+	Netkit       bool   // the pair is netkit, and the host end is its primary device
 	RouteIfName  string // of RouteIfindex, if Resolve was asked; empty without a host end
 	MAC          net.HardwareAddr
 	GatewayMAC   net.HardwareAddr // of RouteIfindex
@@ -102,6 +103,14 @@ func (e Endpoint) value(p netip.Prefix, flags uint32, gw gateways) *endpoint.Val
 	copy(v.Mac[:], e.MAC)
 	copy(v.GatewayMac[:], e.GatewayMAC)
 	return v
+}
+
+// hooks are those of a host end where ep's are.
+func (e Endpoint) hooks(of []hook.Hook) []hook.Hook {
+	if e.Netkit {
+		return hook.OnNetkit(of)
+	}
+	return of
 }
 
 // group is the device that packets to the pod are routed from; 0 inside a pod.
@@ -246,7 +255,7 @@ func (es Endpoints) enableOnHost(ctx context.Context, a *attach.Attacher, eps pi
 			return errors.Join(a.Detach(index, hook.OfPod()), eps.Stats.Delete(uint32(index)))
 		})
 	}
-	if err := a.Ensure(ep.HostIfindex, hook.OfPod(), fresh); err != nil {
+	if err := a.Ensure(ep.HostIfindex, ep.hooks(hook.OfPod()), fresh); err != nil {
 		return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 	}
 	if known, err := node.New(es.Tree).Knows(a, []int{ep.HostIfindex, ep.RouteIfindex}, gw, fresh); known || err != nil {

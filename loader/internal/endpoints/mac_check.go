@@ -42,7 +42,7 @@ func (es Endpoints) enableMACCheck(ctx context.Context, ep Endpoint) (err error)
 	if err := m.Put(index, endpoint.NewPodMAC(ep.Ref.Owner(), ep.MAC)); err != nil {
 		return pintree.WrapFull(pintree.MapPodMACs, err)
 	}
-	if err := a.Ensure(ep.HostIfindex, hook.OfMACCheck(), false); err != nil {
+	if err := a.Ensure(ep.HostIfindex, ep.hooks(hook.OfMACCheck()), false); err != nil {
 		return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 	}
 	return nil

@@ -62,7 +62,7 @@ func ResolvePodns(ctx context.Context, netnsPath, ifname string) (Endpoint, erro
 
 // hostEnd fills in the host's side of dev, a device in the pod's namespace.
 func (e *Endpoint) hostEnd(dev rtnl.Link, ifname string) error {
-	if dev.Kind != "veth" || dev.PeerIndex == 0 {
+	if !dev.Paired() || dev.PeerIndex == 0 {
 		return fmt.Errorf("%w: %s is a %s device", ErrNoHostEnd, ifname, kindOf(dev))
 	}
 	host, err := rtnl.New()
@@ -71,13 +71,13 @@ func (e *Endpoint) hostEnd(dev rtnl.Link, ifname string) error {
 	}
 	defer host.Close()
 	peer, err := host.LinkByIndex(dev.PeerIndex)
-	if errors.Is(err, rtnl.ErrNotFound) || err == nil && (peer.Kind != "veth" || peer.PeerIndex != dev.Index) {
+	if errors.Is(err, rtnl.ErrNotFound) || err == nil && (peer.Kind != dev.Kind || peer.PeerIndex != dev.Index) {
 		return fmt.Errorf("%w: the other end of %s is not in this namespace", ErrNoHostEnd, ifname)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: host end of %s: %w", pintree.ErrNoDevice, ifname, err)
 	}
-	e.HostIfindex, e.HostIfName = peer.Index, peer.Name
+	e.HostIfindex, e.HostIfName, e.Netkit = peer.Index, peer.Name, peer.Kind == rtnl.KindNetkit
 	e.RouteIfindex, e.RouteIfName, e.GatewayMAC = peer.Index, peer.Name, peer.MAC
 	if peer.MasterIndex != 0 {
 		master, err := host.LinkByIndex(peer.MasterIndex)

@@ -22,6 +22,7 @@ const (
 	HowTCX    = "tcx"
 	HowClsact = "clsact"
 	HowXDP    = "xdp"
+	HowNetkit = "netkit"
 )
 
 // Hook is a place on a device together with the program that goes there.
@@ -30,6 +31,31 @@ type Hook struct {
 	Program string // as loaded; at most 15 characters, so that bpftool shows all of it
 	Egress  bool   // direction as the kernel sees the device
 	Rank    int16  // among programs of ours that share a direction of a device: the smaller runs first
+	// Netkit says that the device is the host end of a netkit pair, and the program runs when the other end transmits: what an ingress
+	// hook of the host end sees, but before the packet is received there.
+	Netkit bool
+}
+
+// OnNetkit are hooks of a host end that is netkit. The egress ones stay where they are: a netkit program would see neither the mark of a
+// packet nor the device that it came in by, which the driver clears first.
+func OnNetkit(hooks []Hook) []Hook {
+	out := slices.Clone(hooks)
+	for i := range out {
+		out[i].Netkit = !out[i].Egress
+	}
+	return out
+}
+
+// Netkit divides hooks into those of netkit and the others.
+func Netkit(hooks []Hook) (netkit, others []Hook) {
+	for _, h := range hooks {
+		if h.Netkit {
+			netkit = append(netkit, h)
+		} else {
+			others = append(others, h)
+		}
+	}
+	return netkit, others
 }
 
 // FromPod is the ingress of the host veth. What the pod sends comes in there.
@@ -139,7 +165,7 @@ func (h Hook) TCX() bpfsys.AttachType {
 	return bpfsys.TCXIngress
 }
 
-// Direction is the word of bpftool and tc.
+// Direction is the word of bpftool and tc, of the host end also for a hook of netkit.
 func (h Hook) Direction() string {
 	if h.Egress {
 		return "egress"

@@ -30,6 +30,10 @@ func (l Load) ReplaceAttached(ctx context.Context, dir string) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
+			hooks := hooks
+			if pod {
+				hooks = a.InForce(index, hooks)
+			}
 			err := a.Attach(index, hooks, pod)
 			if errors.Is(err, pintree.ErrNoDevice) {
 				l.Log.Info("device has gone", log.Int("ifindex", index))

@@ -200,5 +200,5 @@ func ofPods(l rtnl.Link, has addressing, w wayOut) bool {
 }
 
 func leadsToPod(l rtnl.Link) bool {
-	return (l.Kind == "veth" || l.Kind == "netkit") && l.PeerNetnsID >= 0
+	return l.Paired() && l.PeerNetnsID >= 0
 }

@@ -112,7 +112,7 @@ func noTraffic(l rtnl.Link) bool { return l.Kind == "dummy" || l.Kind == "ipvs" 
 // mayBePods says on what kinds of devices the pods and virtual machines of others hang.
 func mayBePods(l rtnl.Link) bool {
 	switch l.Kind {
-	case "veth", "netkit", "bridge":
+	case rtnl.KindVeth, rtnl.KindNetkit, "bridge":
 		return true
 	case "tun":
 		return l.Ethernet

@@ -102,6 +102,7 @@ type loadConsts struct {
 	fibSrc   bool   // the kernel's routes name the source address
 	coarse   bool   // the kernel tells tc programs the time of the last tick
 	skNetns  bool   // and the namespace of a packet's socket
+	netkit   bool   // pods can have netkit devices
 	snat     uint32 // secret of the masquerade ports, not 0
 	cbCookie [2]uint32
 }
@@ -113,10 +114,10 @@ func randomConsts() loadConsts {
 	return loadConsts{snat: word(0) | 1, cbCookie: [2]uint32{word(1) | 1, word(2)}}
 }
 
-const loadConstsFormat = "%d %t %t %t %d %d %d"
+const loadConstsFormat = "%d %t %t %t %t %d %d %d"
 
 func (d loadConsts) String() string {
-	return fmt.Sprintf(loadConstsFormat, d.netns, d.fibSrc, d.coarse, d.skNetns, d.snat, d.cbCookie[0], d.cbCookie[1])
+	return fmt.Sprintf(loadConstsFormat, d.netns, d.fibSrc, d.coarse, d.skNetns, d.netkit, d.snat, d.cbCookie[0], d.cbCookie[1])
 }
 
 // constsOf reads what was drawn for the set of programs in dir.
@@ -125,7 +126,7 @@ func constsOf(dir string) (d loadConsts, err error) {
 	if err != nil {
 		return d, err
 	}
-	if _, err := fmt.Sscanf(target, loadConstsFormat, &d.netns, &d.fibSrc, &d.coarse, &d.skNetns, &d.snat, &d.cbCookie[0], &d.cbCookie[1]); err != nil {
+	if _, err := fmt.Sscanf(target, loadConstsFormat, &d.netns, &d.fibSrc, &d.coarse, &d.skNetns, &d.netkit, &d.snat, &d.cbCookie[0], &d.cbCookie[1]); err != nil {
 		return d, fmt.Errorf("%s: %q: %w", pintree.LoadConstsName, target, err)
 	}
 	return d, nil
@@ -153,7 +154,7 @@ func fastPathValue(f nodeconf.FastPath) uint32 {
 func (k Constants) compiled(d loadConsts) loadapi.Constants {
 	c := loadapi.Constants{
 		FastPath: fastPathValue(k.fastPath), Relearn: relearnClock(k.relearn), AntiSpoof: k.antiSpoof, AdmitMark: k.admitMark,
-		FIBSrc: d.fibSrc, Coarse: d.coarse, SkNetns: d.skNetns, NetnsCookie: d.netns, SNATSecret: d.snat, CBCookie: d.cbCookie,
+		FIBSrc: d.fibSrc, Coarse: d.coarse, SkNetns: d.skNetns, Netkit: d.netkit, NetnsCookie: d.netns, SNATSecret: d.snat, CBCookie: d.cbCookie,
 	}
 	for i, r := range k.snat {
 		c.SNAT[i] = [2]uint16{r.First, r.Last}

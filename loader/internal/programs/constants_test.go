@@ -41,7 +41,7 @@ func TestComplement(t *testing.T) {
 func TestDrawnIsReadBack(t *testing.T) {
 	dir := t.TempDir()
 	want := randomConsts()
-	want.netns, want.fibSrc, want.skNetns = 1<<63+5, true, true
+	want.netns, want.fibSrc, want.skNetns, want.netkit = 1<<63+5, true, true, true
 	if err := os.Symlink(want.String(), filepath.Join(dir, pintree.LoadConstsName)); err != nil {
 		t.Fatal(err)
 	}

@@ -34,6 +34,7 @@ const (
 	ProbeFIBSrc       = loadapi.FIBSrc
 	ProbeCoarse       = loadapi.Coarse
 	ProbeSkNetns      = loadapi.SkNetns
+	ProbeNetkit       = loadapi.Netkit
 	probeBatch        = loadapi.Batch
 	ProbeJIT          = "JIT"
 	probeLockdown     = "lockdown"
@@ -186,6 +187,7 @@ func (sets Sets) questions(ctx context.Context) ([]question, error) {
 		{ProbeFIBSrc, "masquerading takes the first address of the uplink", false, kernel(ProbeFIBSrc)},
 		{ProbeCoarse, "each packet asks the clock itself, some 20 ns", false, kernel(ProbeCoarse)},
 		{ProbeSkNetns, "pods without a host veth can forge their way past the rules at the parent device", false, kernel(ProbeSkNetns)},
+		{ProbeNetkit, "pods get veth pairs, also with deviceKind netkit", false, kernel(ProbeNetkit)},
 		{probeBatch, "maps are listed entry by entry", false, kernel(probeBatch)},
 		{ProbeJIT, "programs are interpreted: several times slower", false, askJIT},
 		{probeLockdown, "the kernel may refuse programs", false, askLockdown},

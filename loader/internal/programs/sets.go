@@ -23,6 +23,7 @@ import (
 func (sets Sets) LoadFresh(ctx context.Context, k Constants, report probes, fresh string) error {
 	consts := randomConsts()
 	consts.fibSrc, consts.coarse, consts.skNetns = report.yes(ProbeFIBSrc), report.yes(ProbeCoarse), report.yes(ProbeSkNetns)
+	consts.netkit = report.yes(ProbeNetkit)
 	var err error
 	if consts.netns, err = sets.netnsCookie(ctx); err != nil {
 		sets.Log.Warn("name the network namespace for programs", log.Error(err))

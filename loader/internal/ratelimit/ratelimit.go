@@ -237,9 +237,18 @@ func (rl Limits) attach(s RateLimit, number uint32) error {
 	return err
 }
 
-// PodByTCX reports whether the programs of a host veth hang, or will hang, by tcx: then they run before filters.
-func (rl Limits) PodByTCX(ifindex int) bool {
-	return rl.Config.Attach == hook.HowTCX || pintree.Exists(rl.Paths.LinkPin(ifindex, hook.FromPod()))
+// PodByLink reports whether the programs of a host end hang, or will hang, by a link, of tcx or netkit: then they run before filters.
+func (rl Limits) PodByLink(ifindex int) bool {
+	if rl.Config.Attach == hook.HowTCX || pintree.Exists(rl.Paths.LinkPin(ifindex, hook.FromPod())) {
+		return true
+	}
+	h, err := rtnl.New()
+	if err != nil {
+		return false
+	}
+	defer h.Close()
+	l, err := h.LinkByIndex(ifindex)
+	return err == nil && l.Kind == rtnl.KindNetkit
 }
 
 // RemoveRateLimit takes every limit of owner away. Missing is success, and so is a device or a namespace that has gone.

@@ -21,7 +21,7 @@ import (
 type HookedProgram struct {
 	Name string // as the kernel or the filter calls it, may be empty
 	ID   uint32 // 0: not a BPF program
-	How  string // "tcx", "clsact" or "xdp"
+	How  string // "tcx", "clsact", "xdp" or "netkit"
 	Kind string // of a clsact filter: "bpf", "u32", ...
 	Prio int    // of a clsact filter
 	To   int    // of a u32 filter that redirects: the device
@@ -31,7 +31,7 @@ type HookedProgram struct {
 // HookPrograms is everything that runs at one hook of a device, in the order in which it runs: tcx programs, then clsact filters.
 type HookPrograms struct {
 	Ifindex  int
-	Hook     string // "ingress", "egress" or "xdp"
+	Hook     string // "ingress", "egress", "xdp", or "netkit" for what the pod's end of a netkit pair transmits
 	Programs []HookedProgram
 }
 
@@ -55,9 +55,18 @@ func Hooks(indices []int) ([]HookPrograms, error) {
 		if l.XDP.Mode != "" {
 			out = append(out, HookPrograms{index, hook.HowXDP, []HookedProgram{program(l.XDP.ID, hook.HowXDP)}})
 		}
+		if l.Kind == rtnl.KindNetkit {
+			netkit, err := linkPrograms(index, bpfsys.NetkitPeer, hook.HowNetkit)
+			if err != nil {
+				return nil, err
+			}
+			if len(netkit) > 0 {
+				out = append(out, HookPrograms{index, hook.HowNetkit, netkit})
+			}
+		}
 		for _, hk := range []hook.Hook{hook.FromUplink(), hook.ToUplink()} { // one for each direction
 			at := HookPrograms{Ifindex: index, Hook: hk.Direction()}
-			tcx, err := tcxPrograms(index, hk)
+			tcx, err := linkPrograms(index, hk.TCX(), hook.HowTCX)
 			if err != nil {
 				return nil, err
 			}
@@ -88,18 +97,19 @@ func program(id uint32, how string) HookedProgram {
 	return p
 }
 
-// tcxPrograms are the tcx programs of a hook in their order; none on a kernel without tcx.
-func tcxPrograms(index int, h hook.Hook) ([]HookedProgram, error) {
-	ids, err := bpfsys.TCXPrograms(index, h.TCX())
+// linkPrograms are the programs of links at a place in their order; none on a kernel without such links, nor at the end of a netkit pair
+// that is not the primary one.
+func linkPrograms(index int, at bpfsys.AttachType, how string) ([]HookedProgram, error) {
+	ids, err := bpfsys.DevicePrograms(index, at)
 	switch {
-	case errors.Is(err, bpfsys.ErrNotSupported), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV):
+	case errors.Is(err, bpfsys.ErrNotSupported), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EACCES):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("list tcx programs of device %d: %w", index, err)
+		return nil, fmt.Errorf("list %s programs of device %d: %w", how, index, err)
 	}
 	var out []HookedProgram
 	for _, id := range ids {
-		out = append(out, program(id, hook.HowTCX))
+		out = append(out, program(id, how))
 	}
 	return out, nil
 }

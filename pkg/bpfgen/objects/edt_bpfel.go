@@ -41,6 +41,7 @@ const (
 	EdtVarCfgFastPath    = "cfg_fast_path"
 	EdtVarCfgFibSrc      = "cfg_fib_src"
 	EdtVarCfgL2Len       = "cfg_l2_len"
+	EdtVarCfgNetkit      = "cfg_netkit"
 	EdtVarCfgNetnsCookie = "cfg_netns_cookie"
 	EdtVarCfgRelearn     = "cfg_relearn"
 	EdtVarCfgSkNetns     = "cfg_sk_netns"
@@ -130,6 +131,7 @@ type EdtVariableSpecs struct {
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -209,6 +211,7 @@ type EdtVariables struct {
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`

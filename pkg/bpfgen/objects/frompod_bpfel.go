@@ -59,6 +59,7 @@ const (
 	FromPodVarCfgFastPath    = "cfg_fast_path"
 	FromPodVarCfgFibSrc      = "cfg_fib_src"
 	FromPodVarCfgL2Len       = "cfg_l2_len"
+	FromPodVarCfgNetkit      = "cfg_netkit"
 	FromPodVarCfgNetnsCookie = "cfg_netns_cookie"
 	FromPodVarCfgRelearn     = "cfg_relearn"
 	FromPodVarCfgSkNetns     = "cfg_sk_netns"
@@ -166,6 +167,7 @@ type FromPodVariableSpecs struct {
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -281,6 +283,7 @@ type FromPodVariables struct {
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`

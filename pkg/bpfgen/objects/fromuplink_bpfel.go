@@ -55,6 +55,7 @@ const (
 	FromUplinkVarCfgFastPath    = "cfg_fast_path"
 	FromUplinkVarCfgFibSrc      = "cfg_fib_src"
 	FromUplinkVarCfgL2Len       = "cfg_l2_len"
+	FromUplinkVarCfgNetkit      = "cfg_netkit"
 	FromUplinkVarCfgNetnsCookie = "cfg_netns_cookie"
 	FromUplinkVarCfgRelearn     = "cfg_relearn"
 	FromUplinkVarCfgSkNetns     = "cfg_sk_netns"
@@ -158,6 +159,7 @@ type FromUplinkVariableSpecs struct {
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -265,6 +267,7 @@ type FromUplinkVariables struct {
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`

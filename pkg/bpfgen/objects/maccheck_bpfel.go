@@ -38,6 +38,7 @@ const (
 	MACCheckVarCfgFastPath    = "cfg_fast_path"
 	MACCheckVarCfgFibSrc      = "cfg_fib_src"
 	MACCheckVarCfgL2Len       = "cfg_l2_len"
+	MACCheckVarCfgNetkit      = "cfg_netkit"
 	MACCheckVarCfgNetnsCookie = "cfg_netns_cookie"
 	MACCheckVarCfgRelearn     = "cfg_relearn"
 	MACCheckVarCfgSkNetns     = "cfg_sk_netns"
@@ -124,6 +125,7 @@ type MACCheckVariableSpecs struct {
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -197,6 +199,7 @@ type MACCheckVariables struct {
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`

@@ -50,6 +50,7 @@ const (
 	NsEgressVarCfgFastPath    = "cfg_fast_path"
 	NsEgressVarCfgFibSrc      = "cfg_fib_src"
 	NsEgressVarCfgL2Len       = "cfg_l2_len"
+	NsEgressVarCfgNetkit      = "cfg_netkit"
 	NsEgressVarCfgNetnsCookie = "cfg_netns_cookie"
 	NsEgressVarCfgRelearn     = "cfg_relearn"
 	NsEgressVarCfgSkNetns     = "cfg_sk_netns"
@@ -148,6 +149,7 @@ type NsEgressVariableSpecs struct {
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -245,6 +247,7 @@ type NsEgressVariables struct {
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`

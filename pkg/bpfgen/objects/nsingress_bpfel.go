@@ -50,6 +50,7 @@ const (
 	NsIngressVarCfgFastPath    = "cfg_fast_path"
 	NsIngressVarCfgFibSrc      = "cfg_fib_src"
 	NsIngressVarCfgL2Len       = "cfg_l2_len"
+	NsIngressVarCfgNetkit      = "cfg_netkit"
 	NsIngressVarCfgNetnsCookie = "cfg_netns_cookie"
 	NsIngressVarCfgRelearn     = "cfg_relearn"
 	NsIngressVarCfgSkNetns     = "cfg_sk_netns"
@@ -148,6 +149,7 @@ type NsIngressVariableSpecs struct {
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -245,6 +247,7 @@ type NsIngressVariables struct {
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`

@@ -52,6 +52,7 @@ const (
 	ParentVarCfgFastPath    = "cfg_fast_path"
 	ParentVarCfgFibSrc      = "cfg_fib_src"
 	ParentVarCfgL2Len       = "cfg_l2_len"
+	ParentVarCfgNetkit      = "cfg_netkit"
 	ParentVarCfgNetnsCookie = "cfg_netns_cookie"
 	ParentVarCfgRelearn     = "cfg_relearn"
 	ParentVarCfgSkNetns     = "cfg_sk_netns"
@@ -152,6 +153,7 @@ type ParentVariableSpecs struct {
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -253,6 +255,7 @@ type ParentVariables struct {
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`

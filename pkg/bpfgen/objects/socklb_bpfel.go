@@ -46,6 +46,7 @@ const (
 	SockLBVarCfgFastPath    = "cfg_fast_path"
 	SockLBVarCfgFibSrc      = "cfg_fib_src"
 	SockLBVarCfgL2Len       = "cfg_l2_len"
+	SockLBVarCfgNetkit      = "cfg_netkit"
 	SockLBVarCfgNetnsCookie = "cfg_netns_cookie"
 	SockLBVarCfgRelearn     = "cfg_relearn"
 	SockLBVarCfgSkNetns     = "cfg_sk_netns"
@@ -140,6 +141,7 @@ type SockLBVariableSpecs struct {
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -213,6 +215,7 @@ type SockLBVariables struct {
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`

@@ -56,6 +56,7 @@ const (
 	ToPodVarCfgFastPath    = "cfg_fast_path"
 	ToPodVarCfgFibSrc      = "cfg_fib_src"
 	ToPodVarCfgL2Len       = "cfg_l2_len"
+	ToPodVarCfgNetkit      = "cfg_netkit"
 	ToPodVarCfgNetnsCookie = "cfg_netns_cookie"
 	ToPodVarCfgRelearn     = "cfg_relearn"
 	ToPodVarCfgSkNetns     = "cfg_sk_netns"
@@ -160,6 +161,7 @@ type ToPodVariableSpecs struct {
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -269,6 +271,7 @@ type ToPodVariables struct {
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`

@@ -50,6 +50,7 @@ const (
 	ToUplinkVarCfgFastPath    = "cfg_fast_path"
 	ToUplinkVarCfgFibSrc      = "cfg_fib_src"
 	ToUplinkVarCfgL2Len       = "cfg_l2_len"
+	ToUplinkVarCfgNetkit      = "cfg_netkit"
 	ToUplinkVarCfgNetnsCookie = "cfg_netns_cookie"
 	ToUplinkVarCfgRelearn     = "cfg_relearn"
 	ToUplinkVarCfgSkNetns     = "cfg_sk_netns"
@@ -148,6 +149,7 @@ type ToUplinkVariableSpecs struct {
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -245,6 +247,7 @@ type ToUplinkVariables struct {
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`

@@ -33,6 +33,7 @@ const (
 	XDPDenylistVarCfgFastPath    = "cfg_fast_path"
 	XDPDenylistVarCfgFibSrc      = "cfg_fib_src"
 	XDPDenylistVarCfgL2Len       = "cfg_l2_len"
+	XDPDenylistVarCfgNetkit      = "cfg_netkit"
 	XDPDenylistVarCfgNetnsCookie = "cfg_netns_cookie"
 	XDPDenylistVarCfgRelearn     = "cfg_relearn"
 	XDPDenylistVarCfgSkNetns     = "cfg_sk_netns"
@@ -114,6 +115,7 @@ type XDPDenylistVariableSpecs struct {
 	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -177,6 +179,7 @@ type XDPDenylistVariables struct {
 	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
 	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
+	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`

@@ -37,7 +37,7 @@ var reasons = [Max]words{
 		"Harmless when rare: it is late, or forged. It would have shown the pod's address outside."},
 	bpfgen.TypesSlDropReasonSL_DROP_FRAGMENT: {"fragment", "fragment of a masqueraded pod without the first one",
 		"The first fragment was lost or came more than 30 s ago. Lower the pod's MTU so that it need not send fragments."},
-	bpfgen.TypesSlDropReasonSL_DROP_UNPARSABLE: {"opaque", "packet of a masqueraded pod that cannot be translated, or one that hides its ports from the rules",
+	bpfgen.TypesSlDropReasonSL_DROP_UNPARSABLE: {"opaque", "packet of a masqueraded pod that cannot be translated, or one that hides its ports from the rules, or IP from the programs",
 		"Its headers are cut, or of a kind that cannot be translated. Add the destination to nonMasqueradeCIDRs if the pod's own address may go there."},
 	bpfgen.TypesSlDropReasonSL_DROP_LOOPBACK: {"loopback", "loopback address on a wire",
 		"A neighbour sends with or to 127.0.0.0/8 or ::1, which no host may: find it by the frame's source MAC (sluice monitor -o json)."},

@@ -157,7 +157,7 @@ func (j *job) plan(req *request) error {
 	j.s.Policed = j.s.Egress != nil && j.s.Backend == BackendEDT
 	if j.dev.host.Index != 0 {
 		j.s.HostIfName, j.s.HostIfindex = j.dev.host.Name, j.dev.host.Index
-		j.s.OffFastPath = j.s.Policed && j.dp.PodByTCX(j.dev.host.Index)
+		j.s.OffFastPath = j.s.Policed && j.dp.PodByLink(j.dev.host.Index)
 	}
 	if !j.s.needsIFB() {
 		return nil

@@ -26,7 +26,7 @@ const (
 type Datapath interface {
 	backend.Datapath
 	HasFQ() (bool, string)
-	PodByTCX(ifindex int) bool
+	PodByLink(ifindex int) bool
 	SetRateLimit(ctx context.Context, s loader.RateLimit) error
 	RemoveRateLimit(ctx context.Context, owner uint64) error
 	CheckShape(ctx context.Context, s loader.RateLimit) error

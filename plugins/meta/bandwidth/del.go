@@ -80,7 +80,7 @@ func delOnNode(s *section) error {
 	at := side{h: h}
 	host, err := h.LinkByIndex(s.HostIfindex)
 	switch {
-	case err == nil && host.Kind == "veth" && host.Name == s.HostIfName: // else the index has a new owner
+	case err == nil && host.Paired() && host.Name == s.HostIfName: // else the index has a new owner
 		at.index = host.Index
 	case err != nil && !errors.Is(err, rtnl.ErrNotFound):
 		return err

@@ -42,7 +42,7 @@ func openDevice(path, ifname string, code uint) (_ *device, err error) {
 	if d.pod, err = d.in.LinkByName(ifname); err != nil {
 		return nil, cnierr.Wrap(code, err, "find %s in the pod", ifname)
 	}
-	if d.pod.Kind != "veth" || d.pod.PeerIndex == 0 {
+	if !d.pod.Paired() || d.pod.PeerIndex == 0 {
 		return d, nil
 	}
 	peer, err := d.out.LinkByIndex(d.pod.PeerIndex)
@@ -50,7 +50,7 @@ func openDevice(path, ifname string, code uint) (_ *device, err error) {
 	case errors.Is(err, rtnl.ErrNotFound):
 	case err != nil:
 		return nil, cnierr.Wrap(code, err, "find the host end of %s", ifname)
-	case peer.Kind == "veth" && peer.PeerIndex == d.pod.Index: // else the index of some other namespace
+	case peer.Kind == d.pod.Kind && peer.PeerIndex == d.pod.Index: // else the index of some other namespace
 		d.host = peer
 	}
 	return d, nil

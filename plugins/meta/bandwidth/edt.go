@@ -111,7 +111,7 @@ func (c *checking) checkPolicer(ctx context.Context) error {
 	s := policerShape(c.dev, c.s)
 	s.Ref = c.ref
 	err := c.dp.CheckShape(ctx, s)
-	if s.Netns == "" && !c.s.OffFastPath && c.dp.PodByTCX(s.Ifindex) {
+	if s.Netns == "" && !c.s.OffFastPath && c.dp.PodByLink(s.Ifindex) {
 		err = errors.Join(err, fmt.Errorf("the fast path bypasses the policer on %s: programs of pods hang by tcx now", s.IfName))
 	}
 	return err
