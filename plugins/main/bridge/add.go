@@ -150,6 +150,7 @@ func (t *attach) endpoint() loader.Endpoint {
 		HostIfindex:  t.hostEnd.Index,
 		RouteIfindex: t.route.Index,
 		HostIfName:   t.hostEnd.Name,
+		Netkit:       t.podEnd.Kind == rtnl.KindNetkit,
 		MAC:          t.podEnd.MAC,
 		GatewayMAC:   t.route.MAC,
 		MTU:          t.podEnd.MTU,

@@ -92,8 +92,8 @@ func (c *inspection) checkPod() (there bool, err error) {
 	if err != nil || !there {
 		return there, err
 	}
-	if c.podEnd.Kind != "veth" {
-		c.Differ("%s is not a veth", name)
+	if !c.podEnd.Paired() {
+		c.Differ("%s is neither veth nor netkit", name)
 		return false, nil
 	}
 	c.Add(cniops.Differences(c.podEnd, c.Prev, c.args.Netns)...)
@@ -108,7 +108,7 @@ func (c *inspection) checkHostEnd() (there bool, err error) {
 	if err != nil || !there {
 		return there, err
 	}
-	if c.hostEnd.Kind != "veth" || c.hostEnd.PeerIndex != c.podEnd.Index {
+	if c.hostEnd.Kind != c.podEnd.Kind || c.hostEnd.PeerIndex != c.podEnd.Index {
 		c.Differ("%s is not the other end of %s", c.hostEnd.Name, c.args.IfName)
 		return false, nil
 	}
@@ -124,7 +124,7 @@ func (c *inspection) checkMasqueraded(ctx context.Context) error {
 		return nil
 	}
 	c.Add(c.p.masq().Check(ctx, c.args, loader.Endpoint{
-		Ref: c.ref, HostIfindex: c.hostEnd.Index, RouteIfindex: c.route.Index, HostIfName: c.hostEnd.Name,
+		Ref: c.ref, HostIfindex: c.hostEnd.Index, RouteIfindex: c.route.Index, HostIfName: c.hostEnd.Name, Netkit: c.podEnd.Kind == rtnl.KindNetkit,
 		MAC: c.podEnd.MAC, GatewayMAC: c.route.MAC, MTU: c.podEnd.MTU, Addrs: cniconf.PodAddrs(c.Prev, c.args.IfName),
 	}, c.conf.Conf, c.p.loadSection(c.ref).Masquerade))
 	return nil

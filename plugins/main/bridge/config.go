@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 	"github.com/sluice-cni/sluice/plugins/main/internal/masquerade"
+	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
 //go:generate go run ../../../pkg/jsonobj/gen
@@ -31,6 +32,7 @@ const (
 type conf struct {
 	cniconf.Common
 	masquerade.Conf
+	veth.PairConf
 
 	Bridge             string      `json:"bridge"`
 	IsGateway          bool        `json:"isGateway"`
@@ -90,7 +92,7 @@ func parse(a *cniskel.Args) (*request, error) {
 	}
 	r.IsGateway = r.IsGateway || r.IsDefaultGateway
 	for _, step := range []func() error{
-		r.parseIPAM, r.parseMAC, r.parseTrunk, r.checkBridge, r.checkNumbers, r.checkPairs, r.checkMasquerade, r.checkResult,
+		r.parseIPAM, r.parseMAC, r.parseTrunk, r.checkBridge, r.checkNumbers, r.checkPairs, r.ValidatePair, r.checkMasquerade, r.checkResult,
 	} {
 		if err := step(); err != nil {
 			return nil, err

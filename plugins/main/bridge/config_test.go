@@ -42,6 +42,7 @@ func TestParseRefuses(t *testing.T) {
 		{"hairpin and promisc", `"hairpinMode":true,"promiscMode":true`, cnierr.CodeConfig, []string{"hairpinMode", "promiscMode"}},
 		{"no interface but addresses", `"disableContainerInterface":true,` + ipam, cnierr.CodeConfig, []string{"disableContainerInterface", "ipam"}},
 		{"unknown back end", `"ipMasqBackend":"firewalld"`, cnierr.CodeConfig, []string{"ipMasqBackend", "firewalld"}},
+		{"unknown kind of device", `"deviceKind":"macvlan"`, cnierr.CodeConfig, []string{"deviceKind", "macvlan", "netkit"}},
 		{"mac that is none", `"runtimeConfig":{"mac":"c2:11:22"}`, cnierr.CodeConfig, []string{"runtimeConfig.mac", "c2:11:22"}},
 		{"multicast mac", `"args":{"cni":{"mac":"01:00:00:00:00:01"}}`, cnierr.CodeConfig, []string{"args.cni.mac", "01:00:00:00:00:01"}},
 	}

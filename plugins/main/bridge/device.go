@@ -118,7 +118,7 @@ func (t *attach) addVeth() error {
 		HostName: t.rec.HostIfName, HostMAC: t.rec.MAC(), Master: t.bridge.Index, HostUp: true,
 		PeerName: t.args.IfName, PeerMAC: t.mac, PeerNS: t.NS.Fd(), MTU: t.MTU,
 	}
-	err := t.Host.AddVeth(spec)
+	err := t.rec.AddPair(t.Host, t.PairConf, t.args.Log, spec)
 	if err == nil || errors.Is(err, rtnl.ErrExist) {
 		return err
 	}
@@ -130,7 +130,7 @@ func (t *attach) addVeth() error {
 		return err
 	}
 	spec.Master = t.bridge.Index
-	return t.Host.AddVeth(spec)
+	return t.rec.AddPair(t.Host, t.PairConf, t.args.Log, spec)
 }
 
 // setPort sets what differs from a new port's defaults.

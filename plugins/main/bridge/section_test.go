@@ -17,7 +17,7 @@ import (
 func TestSection(t *testing.T) {
 	t.Parallel()
 	want := section{
-		Recorded: veth.Recorded{HostIfName: "veth0", HostIndex: 7, HostMAC: "02:00:00:00:00:01"},
+		Recorded: veth.Recorded{HostIfName: "veth0", HostIndex: 7, HostMAC: "02:00:00:00:00:01", DeviceKind: "netkit", NoNetkit: "an old kernel"},
 		Bridge:   "cni0", PodMAC: "02:00:00:00:00:02", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/16"), netip.MustParsePrefix("fd00::2/64")},
 		Masquerade: "ebpf", SpoofCheck: true, SpoofBackend: "ebpf", IPAM: json.RawMessage(`{"type":"host-local"}`),
 	}

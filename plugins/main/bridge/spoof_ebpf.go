@@ -49,7 +49,7 @@ func withReason(err, why error) error {
 
 // macChecked is the pod's device as the datapath's check needs it.
 func macChecked(ref attachments.ID, hostEnd, podEnd rtnl.Link) loader.Endpoint {
-	return loader.Endpoint{Ref: ref, HostIfindex: hostEnd.Index, HostIfName: hostEnd.Name, MAC: podEnd.MAC}
+	return loader.Endpoint{Ref: ref, HostIfindex: hostEnd.Index, HostIfName: hostEnd.Name, Netkit: podEnd.Kind == rtnl.KindNetkit, MAC: podEnd.MAC}
 }
 
 // spoofCheckEBPF turns the check on. It is in force before the pod has an address.

@@ -42,7 +42,10 @@ func (o *conf) Field(name string) any {
 	if p := o.Common.Field(name); p != nil {
 		return p
 	}
-	return o.Conf.Field(name)
+	if p := o.Conf.Field(name); p != nil {
+		return p
+	}
+	return o.PairConf.Field(name)
 }
 
 // Field implements Object of package jsonobj: it knows the json tags.

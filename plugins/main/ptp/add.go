@@ -97,7 +97,7 @@ func (t *attach) begin(ctx context.Context) error {
 func (t *attach) makeVeth(context.Context) error {
 	save := func() error { return t.p.record(t.ref).Write(t.args.Netns, t.rec) }
 	err := t.rec.Make(t.ref, func() error {
-		return t.Host.AddVeth(rtnl.VethSpec{
+		return t.rec.AddPair(t.Host, t.PairConf, t.args.Log, rtnl.VethSpec{
 			HostName: t.rec.HostIfName, HostMAC: t.rec.MAC(), HostUp: true,
 			PeerName: t.args.IfName, PeerNS: t.NS.Fd(), MTU: t.MTU,
 		})

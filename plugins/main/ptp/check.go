@@ -73,8 +73,8 @@ func (c *inspection) find(what, sandbox string, get func() (rtnl.Link, error)) (
 		return l, there, err
 	}
 	switch {
-	case l.Kind != "veth":
-		c.Differ("%s is not a veth", what)
+	case !l.Paired():
+		c.Differ("%s is neither veth nor netkit", what)
 		return l, false, nil
 	case !l.Up:
 		c.Differ("%s is down", what)

@@ -152,7 +152,7 @@ func (t *attach) routeToPod(r rtnl.Route) error {
 		if err != nil {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "look up the device of the route to %s", r.Dst)
 		}
-		if l.Kind == "veth" && l.PeerNetnsID >= 0 { // its other end is in a namespace that exists
+		if l.Paired() && l.PeerNetnsID >= 0 { // its other end is in a namespace that exists
 			return t.p.held(r.Dst.Addr(), l)
 		}
 	}

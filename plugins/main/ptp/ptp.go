@@ -73,6 +73,7 @@ func New(d Deps) *cniskel.Plugin {
 type conf struct {
 	cniconf.Common
 	masquerade.Conf
+	veth.PairConf
 
 	MTU  int             `json:"mtu"`
 	DNS  types.DNS       `json:"dns"`
@@ -103,6 +104,9 @@ func parse(a *cniskel.Args) (*request, error) {
 		return nil, cnierr.Config("ipam.type", "", "a pod on a point-to-point link needs an address")
 	}
 	if err := cniops.CheckMTU(r.MTU); err != nil {
+		return nil, err
+	}
+	if err := r.ValidatePair(); err != nil {
 		return nil, err
 	}
 	return r, r.Validate()
@@ -141,6 +145,7 @@ func endpoint(ref attachments.ID, host, pod rtnl.Link, addrs []netip.Prefix) loa
 		HostIfindex:  host.Index,
 		RouteIfindex: host.Index,
 		HostIfName:   host.Name,
+		Netkit:       pod.Kind == rtnl.KindNetkit,
 		MAC:          pod.MAC,
 		GatewayMAC:   host.MAC,
 		MTU:          pod.MTU,

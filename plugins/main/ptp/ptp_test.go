@@ -210,6 +210,7 @@ func TestPrivilegedNothingLeft(t *testing.T) {
 		{"mtu", set("mtu", 67), 7, []string{"mtu", "67"}},
 		{"mtu as text", set("mtu", "x"), 6, []string{"mtu"}},
 		{"ipMasqBackend", set("ipMasqBackend", "ipfw"), 7, []string{"ipMasqBackend", "ipfw"}},
+		{"deviceKind", set("deviceKind", "ipvlan"), 7, []string{"deviceKind", "ipvlan", "netkit"}},
 		{"the datapath cannot be opened", func(s *stage, _ *plugintest.Call) { s.DP.OpenErr = loader.ErrUnavailable }, 105, []string{"ipMasq"}},
 		{"the datapath refuses", func(s *stage, _ *plugintest.Call) { s.DP.Fail = map[string]error{"Enable": loader.ErrFull} }, 100, []string{"masquerade"}},
 		{"no namespace", func(_ *stage, c *plugintest.Call) { c.Netns = "/run/netns/none" }, 8, []string{"/run/netns/none"}},

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package veth names, finds and removes the pairs that the main plugins make:
-// one end on the node, the other the pod's interface. Which plugin made a pair,
-// and what its host end hangs on, does not matter here. It owns no state; a
-// plugin keeps a Recorded in its attachment record.
+// Package veth makes, names, finds and removes the pairs of the main plugins:
+// one end on the node, the other the pod's interface. They are veths, or netkit
+// devices where the configuration asks for them. Which plugin made a pair, and
+// what its host end hangs on, does not matter here. It owns no state; a plugin
+// keeps a Recorded in its attachment record.
 package veth
 
 import (
@@ -36,6 +37,22 @@ const (
 	upTimeout = 5 * time.Second
 )
 
+// PairConf holds the key of the pair's kind. Embed it in a plugin's configuration.
+//
+//jsonobj:object
+type PairConf struct {
+	DeviceKind string `json:"deviceKind"`
+}
+
+// ValidatePair checks the kind.
+func (c PairConf) ValidatePair() error {
+	switch c.DeviceKind {
+	case "", rtnl.KindVeth, rtnl.KindNetkit:
+		return nil
+	}
+	return cnierr.Config("deviceKind", c.DeviceKind, `must be "veth" or "netkit"`)
+}
+
 // Recorded is what an attachment record holds of a host veth. Its JSON is read by
 // later versions.
 //
@@ -44,6 +61,30 @@ type Recorded struct {
 	HostIfName string `json:"hostIfName"`
 	HostIndex  int    `json:"hostIfIndex,omitempty"` // 0 until ADD completes
 	HostMAC    string `json:"hostMAC"`               // chosen by ADD: together with the name it identifies the device
+	DeviceKind string `json:"deviceKind,omitempty"`  // empty: veth
+	NoNetkit   string `json:"noNetkit,omitempty"`    // why the pair is veth although the configuration asked for netkit
+}
+
+// AddPair makes the pair with one message, of the kind that c asks for. Where the kernel has no netkit devices that will do, it makes
+// veths, and r says why. The name of the host end begins with "veth" either way: rules of the node go by it.
+func (r *Recorded) AddPair(host *rtnl.Handle, c PairConf, logger *log.Logger, s rtnl.VethSpec) error {
+	if s.Netkit = c.DeviceKind == rtnl.KindNetkit; !s.Netkit {
+		return host.AddVeth(s)
+	}
+	err := host.AddVeth(s)
+	if err == nil {
+		r.DeviceKind = rtnl.KindNetkit
+	}
+	if !errors.Is(err, rtnl.ErrNotSupported) {
+		return err
+	}
+	s.Netkit = false
+	verr := host.AddVeth(s)
+	if verr == nil {
+		r.NoNetkit = "the kernel has no netkit devices that will do (Linux 6.8 or newer with CONFIG_NETKIT): " + err.Error()
+		logger.Warn("deviceKind is netkit: using veth", log.NamedError(log.KeyReason, err))
+	}
+	return verr
 }
 
 // MAC returns the recorded address; nil when it is none.
@@ -72,7 +113,7 @@ func RandomMAC() net.HardwareAddr {
 	return mac
 }
 
-// Make calls add, which makes the pair under r's name and address, until that
+// Make calls add, which makes the pair by AddPair under r's name and address, until that
 // name is free on the node. save is called after each change of r, nameFree when
 // the other name may be the one that is taken; its error ends the matter.
 func (r *Recorded) Make(ref attachments.ID, add, save, nameFree func() error) error {
@@ -154,7 +195,7 @@ func (r Recorded) Remove(host *rtnl.Handle) error {
 // same reports that l is the recorded device: by its address, or, if another process
 // has changed that, by its name and index together.
 func (r Recorded) same(l rtnl.Link) bool {
-	return l.Kind == "veth" && (l.MAC.String() == r.HostMAC || r.HostIndex > 0 && l.Index == r.HostIndex && l.Name == r.HostIfName)
+	return l.Paired() && (l.MAC.String() == r.HostMAC || r.HostIndex > 0 && l.Index == r.HostIndex && l.Name == r.HostIfName)
 }
 
 // RemovePair deletes the pair of an attachment: the recorded one. Without a record (found is false) it is the one with the
@@ -172,14 +213,14 @@ func (r Recorded) RemovePair(
 // removeDerived deletes the host veth of an ADD whose record is lost.
 func removeDerived(host *rtnl.Handle, ref attachments.ID) error {
 	l, err := host.LinkByName(HostName(ref, 0))
-	if err != nil || l.Kind != "veth" {
+	if err != nil || !l.Paired() {
 		return cnierr.Wrap(cnierr.CodeKernel, gone(err), "look up the host end")
 	}
 	return cnierr.Wrap(cnierr.CodeKernel, gone(host.DelLink(l.Index)), "delete %s", l.Name)
 }
 
 // removeNamed deletes the pair of a pod that another plugin suite attached: the
-// interface CNI_IFNAME, if it is a veth whose other end ours accepts. A namespace
+// interface CNI_IFNAME, if it is one of a pair whose other end ours accepts. A namespace
 // that is gone took its end with it.
 func removeNamed(host *rtnl.Handle, a *cniskel.Args, ours func(end rtnl.Link) bool) error {
 	if a.Netns == "" || a.IfName == "" {
@@ -199,11 +240,11 @@ func removeNamed(host *rtnl.Handle, a *cniskel.Args, ours func(end rtnl.Link) bo
 	}
 	defer pod.Close()
 	l, err := pod.LinkByName(a.IfName)
-	if err != nil || l.Kind != "veth" {
+	if err != nil || !l.Paired() {
 		return cnierr.Wrap(cnierr.CodeKernel, gone(err), "look up %s in the pod", a.IfName)
 	}
 	end, err := host.LinkByIndex(l.PeerIndex)
-	if err != nil || end.Kind != "veth" || end.PeerIndex != l.Index || !ours(end) {
+	if err != nil || end.Kind != l.Kind || end.PeerIndex != l.Index || !ours(end) {
 		return nil // not a device that this plugin or upstream's would have made
 	}
 	return cnierr.Wrap(cnierr.CodeKernel, gone(host.DelLink(end.Index)), "delete %s", end.Name)

@@ -4,6 +4,15 @@
 package veth
 
 // Field implements Object of package jsonobj: it knows the json tags.
+func (o *PairConf) Field(name string) any {
+	switch name {
+	case "devicekind":
+		return &o.DeviceKind
+	}
+	return nil
+}
+
+// Field implements Object of package jsonobj: it knows the json tags.
 func (o *Recorded) Field(name string) any {
 	switch name {
 	case "hostifname":
@@ -12,6 +21,10 @@ func (o *Recorded) Field(name string) any {
 		return &o.HostIndex
 	case "hostmac":
 		return &o.HostMAC
+	case "devicekind":
+		return &o.DeviceKind
+	case "nonetkit":
+		return &o.NoNetkit
 	}
 	return nil
 }
