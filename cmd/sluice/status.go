@@ -306,6 +306,9 @@ func (a *app) statusAttachments(v statusView) error {
 	if len(unfinished) > 0 {
 		errs = append(errs, a.say("%s", a.colours.yellow("ADD not completed: "+strings.Join(unfinished, "; "))))
 	}
+	for _, why := range slices.Sorted(maps.Keys(v.NoNetkit)) {
+		errs = append(errs, a.say("%s", a.colours.yellow(plural(v.NoNetkit[why], "attachment")+" with veths instead of netkit devices: "+why)))
+	}
 	if v.UnreadableFiles > 0 {
 		errs = append(errs, a.say("%s", a.colours.red(plural(v.UnreadableFiles, "record")+" cannot be read")))
 	}

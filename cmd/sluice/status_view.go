@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/doctor"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/version"
@@ -39,6 +40,7 @@ type statusView struct {
 	Endpoints       int               `json:"endpoints"`
 	Attachments     []attachmentView  `json:"attachments"`
 	UnreadableFiles int               `json:"unreadable_records"`
+	NoNetkit        map[string]int    `json:"no_netkit,omitempty"` // attachments that got veths instead of netkit devices, by the reason
 
 	missed error // what could not be read beside the datapath
 }
@@ -71,7 +73,7 @@ type deviceView struct {
 type programView struct {
 	Name string `json:"name"`
 	Hook string `json:"hook"` // ingress or egress
-	How  string `json:"how"`  // tcx or clsact
+	How  string `json:"how"`  // tcx, clsact or netkit
 	ID   uint32 `json:"id"`
 	OK   bool   `json:"ok"` // attached, and of the build that is loaded
 }
@@ -125,7 +127,7 @@ func newStatusView(st *loader.Status, records []*attachments.Record) statusView 
 	v := statusView{
 		Version: version.String(), Probes: []probeView{}, Devices: []deviceView{}, UnhandledLinks: []unhandledView{},
 		HostAddresses: []hostAddressView{}, Maps: []mapView{}, Drops: []dropView{}, Attachments: []attachmentView{},
-		Choices: []choiceView{}, UsedBy: newUsedBy(records),
+		Choices: []choiceView{}, UsedBy: newUsedBy(records), NoNetkit: doctor.VethsForNetkit(records),
 	}
 	for _, r := range records {
 		if r.Corrupt {

@@ -76,7 +76,7 @@ func (f *Facts) uses(feature string) bool {
 // loaded, who else is there, the node's settings, what is left of pods.
 func checks() []func(*Facts) []Finding {
 	return []func(*Facts) []Finding{
-		checkBlind, checkProbes, checkBandwidth, checkSockets,
+		checkBlind, checkProbes, checkNetkit, checkBandwidth, checkSockets,
 		checkOwners, checkMounts, checkDatapath, checkPrograms, checkUplinks, checkMaps, checkOthers, checkQueues,
 		checkTables, checkRules, checkForward, checkForwarding, checkGateways, checkReversePath, checkBridgeFilter, checkConntrack,
 		checkRecords, checkLeftovers,

@@ -105,6 +105,12 @@ func TestChecks(t *testing.T) {
 		{"pins elsewhere", func(f *Facts) {
 			f.Places = []loader.Place{{Path: "/sys/fs/bpf"}, {Path: "/proc/7/root/sys/fs/bpf", PID: 7, Pinned: true}}
 		}, "mounts", Warning, "process 7", "nsenter -m -t 7"},
+		{"no netkit", func(f *Facts) {
+			f.Probes[1] = loader.Probe{Name: "netkit", Answer: loader.AnswerNo}
+		}, "kernel", Info, "netkit: no", ""},
+		{"veths for netkit", func(f *Facts) {
+			f.Records[0].Plugins["bridge"] = attachments.Section{State: attachments.StateDone, Data: json.RawMessage(`{"hostIfName":"veth1","noNetkit":"an old kernel"}`)}
+		}, "netkit", Warning, "1 attachment asked for netkit devices and got veths: an old kernel", "add the pods again"},
 		{"required probe", func(f *Facts) { f.Probes[0].Answer = loader.AnswerNo }, "kernel", Warning, "redirect_peer: no", "newer kernel"},
 		{"required probe, eBPF demanded", func(f *Facts) { f.Probes[0].Answer = loader.AnswerNo; f.Config.Backend = nodeconf.BackendEBPF }, "kernel", Problem, "redirect_peer: no", "newer kernel"},
 		{"required probe, eBPF not wanted", func(f *Facts) { f.Probes[0].Answer = loader.AnswerNo; f.Config.Backend = nodeconf.BackendNFTables }, "kernel", Info, "redirect_peer: no", ""},

@@ -3,7 +3,9 @@
 package doctor
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/sluice-cni/sluice/loader"
@@ -35,7 +37,7 @@ func probeAdvice(name string) string {
 
 // harmless are probes whose no costs nothing that anybody would miss.
 var harmless = map[string]bool{
-	"tcx links": true, "clsact": true, "sch_fq": true, "clock of the last tick": true, "fib lookup source address": true, "batch map operations": true,
+	"tcx links": true, "clsact": true, "sch_fq": true, "clock of the last tick": true, "fib lookup source address": true, "batch map operations": true, "netkit": true,
 }
 
 // socketNamespace is the probe whose no matters to pods without a host veth that have rules, and to no other pod.
@@ -72,6 +74,34 @@ func checkProbes(f *Facts) []Finding {
 			n.Level = Info
 		}
 		out = append(out, n)
+	}
+	return out
+}
+
+// VethsForNetkit returns how many pods have veths although their configuration asks for netkit devices, by the reason that their ADDs
+// have recorded.
+func VethsForNetkit(records []*attachments.Record) map[string]int {
+	out := make(map[string]int)
+	for _, r := range records {
+		for _, section := range r.Plugins {
+			var s struct {
+				NoNetkit string `json:"noNetkit"`
+			}
+			if json.Unmarshal(section.Data, &s) == nil && s.NoNetkit != "" {
+				out[s.NoNetkit]++
+			}
+		}
+	}
+	return out
+}
+
+// checkNetkit names pods that did not get the devices that were asked for.
+func checkNetkit(f *Facts) []Finding {
+	pods := VethsForNetkit(f.Records)
+	var out []Finding
+	for _, why := range slices.Sorted(maps.Keys(pods)) {
+		out = append(out, Finding{"netkit", Warning, fmt.Sprintf("%s asked for netkit devices and got veths: %s", count(pods[why], "attachment"), why),
+			"use a kernel with netkit and add the pods again, or take the key out of the network configuration"})
 	}
 	return out
 }
