@@ -63,7 +63,7 @@ func TestPrivilegedAddressOfLivingPod(t *testing.T) {
 					t.Errorf("the newcomer has programs: %v", got)
 				}
 				// The runtime's DEL of what failed takes nothing from the holder.
-				e.ok(d.Disable(e.ctx, next.Ref.Owner(), ^Feature(0)))
+				e.ok(d.Disable(e.ctx, next.Ref.Owner(), ^Feature(0), HeldBy(next.Addrs)))
 				e.ok(d.CheckEndpoint(e.ctx, old, all))
 			})
 		}
@@ -86,7 +86,7 @@ func TestPrivilegedAddressChangesOwner(t *testing.T) {
 			if err := d.CheckEndpoint(e.ctx, next, FeatureAdmit); !errors.Is(err, ErrDiffers) {
 				t.Errorf("the new owner inherited a feature: %v", err)
 			}
-			e.ok(d.Disable(e.ctx, old.Ref.Owner(), FeatureMasquerade|FeatureAdmit))
+			e.ok(d.Disable(e.ctx, old.Ref.Owner(), FeatureMasquerade|FeatureAdmit, HeldBy(old.Addrs)))
 			e.ok(d.CheckEndpoint(e.ctx, next, FeatureMasquerade))
 		})
 	}

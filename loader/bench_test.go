@@ -71,7 +71,7 @@ func benchVerbs(b *testing.B, n int) {
 		before func(*Datapath)
 	}{
 		{"Enable", func(d *Datapath) error { return d.Enable(e.ctx, ep, FeatureMasquerade) },
-			func(d *Datapath) { e.ok(d.Disable(e.ctx, owner, FeatureMasquerade)) }},
+			func(d *Datapath) { e.ok(d.Disable(e.ctx, owner, FeatureMasquerade, Held{})) }},
 		{"EnableMore", func(d *Datapath) error { return d.Enable(e.ctx, ep, FeaturePublish) }, nil},
 		{"SetHostPorts", func(d *Datapath) error { return d.SetHostPorts(e.ctx, owner, nil, ports) },
 			func(d *Datapath) { e.ok(d.RemoveHostPorts(e.ctx, owner, keysOf(ports...))) }},
@@ -79,7 +79,7 @@ func benchVerbs(b *testing.B, n int) {
 		{"CheckEndpoint", func(d *Datapath) error { return d.CheckEndpoint(e.ctx, ep, FeaturePublish) }, nil},
 		{"RemoveHostPorts", func(d *Datapath) error { return d.RemoveHostPorts(e.ctx, owner, nil) },
 			func(d *Datapath) { e.ok(d.SetHostPorts(e.ctx, owner, nil, ports)) }},
-		{"Disable", func(d *Datapath) error { return d.Disable(e.ctx, owner, ^Feature(0)) },
+		{"Disable", func(d *Datapath) error { return d.Disable(e.ctx, owner, ^Feature(0), Held{}) },
 			func(d *Datapath) { e.ok(d.Enable(e.ctx, ep, FeatureMasquerade)) }},
 	}
 	for b.Loop() { // resets the metrics, so it comes first; the figures are taken apart

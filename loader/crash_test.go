@@ -121,7 +121,7 @@ func TestPrivilegedEnableMapFullCounters(t *testing.T) {
 	if err := d.Enable(e.ctx, second, FeaturePublish); !errors.Is(err, ErrFull) {
 		t.Fatalf("got %v, want ErrFull", err)
 	}
-	e.ok(d.Disable(e.ctx, second.Ref.Owner(), FeaturePublish)) // as the runtime's DEL does
+	e.ok(d.Disable(e.ctx, second.Ref.Owner(), FeaturePublish, HeldBy(second.Addrs))) // as the runtime's DEL does
 	v, err := d.tree.EndpointMaps()
 	e.ok(err)
 	keys, err := v.Stats.Keys()
@@ -167,7 +167,7 @@ func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
 		e.ok(os.Remove(d.tree.Paths.MapPin(missing)))
 		next, err := OpenExisting(e.ctx, e.o)
 		e.ok(err)
-		if err := next.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit); err != nil {
+		if err := next.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit, HeldBy(ep.Addrs)); err != nil {
 			t.Errorf("without %s, inside the pod: %v", missing, err)
 		}
 		e.noPodnsDevice(next)
@@ -191,8 +191,8 @@ func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
 		e.ok(err)
 		for name, verb := range map[string]func() error{
 			"RemoveHostPorts": func() error { return next.RemoveHostPorts(e.ctx, owner, nil) },
-			"Disable":         func() error { return next.Disable(e.ctx, owner, FeatureAdmit|FeaturePublish) },
-			"RemoveRateLimit": func() error { return next.RemoveRateLimit(e.ctx, owner) },
+			"Disable":         func() error { return next.Disable(e.ctx, owner, FeatureAdmit|FeaturePublish, Held{}) },
+			"RemoveRateLimit": func() error { return next.RemoveRateLimit(e.ctx, owner, nil) },
 			"GC":              func() error { return next.GC(e.ctx, func(uint64) bool { return true }) },
 		} {
 			if err := verb(); err != nil {

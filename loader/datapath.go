@@ -46,13 +46,17 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 }
 
 // Disable turns off a feature of owner. With the last one its entries, counters and programs go. Missing is success.
-func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature) error {
-	return endpoints.New(d.tree).Disable(ctx, owner, f)
+//
+// held is what the attachment record says of the entries: the cost is O(held) then. The zero Held makes Disable read the whole map.
+// An address of owner that held leaves out stays until GC, or until another pod has it.
+func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature, held Held) error {
+	return endpoints.New(d.tree).Disable(ctx, owner, f, held)
 }
 
-// SetMAC tells the datapath that the pod's device has another hardware address. An owner without endpoint is success.
-func (d *Datapath) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
-	return endpoints.New(d.tree).SetMAC(ctx, owner, mac)
+// SetMAC tells the datapath that the pod's device has another hardware address. held is as for Disable. An owner without endpoint is
+// success.
+func (d *Datapath) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAddr, held Held) error {
+	return endpoints.New(d.tree).SetMAC(ctx, owner, mac, held)
 }
 
 // CheckFree returns an *AddrHeldError if another attachment holds one of addrs. A caller asks before its first effect. Enable asks again
@@ -111,7 +115,7 @@ func (d *Datapath) ReleaseHostPorts(ctx context.Context, owner uint64, keys []ho
 	return hostports.New(d.tree).ReleaseHostPorts(ctx, owner, keys)
 }
 
-// Policies returns the policies in force, by id.
+// Policies returns the policies in force, by id. One that no device is under is not.
 func (d *Datapath) Policies(ctx context.Context) ([]PolicyStatus, error) {
 	return policies.New(d.tree).Policies(ctx)
 }
@@ -129,9 +133,10 @@ func (d *Datapath) PodByLink(ifindex int) bool {
 	return ratelimit.New(d.tree).PodByLink(ifindex)
 }
 
-// RemoveRateLimit takes every limit of owner away. Missing is success, and so is a device or a namespace that has gone.
-func (d *Datapath) RemoveRateLimit(ctx context.Context, owner uint64) error {
-	return ratelimit.New(d.tree).RemoveRateLimit(ctx, owner)
+// RemoveRateLimit takes every limit of owner away. nets are the networks that they are for or not for; nil means not known, and makes
+// RemoveRateLimit read the networks of all limits. Missing is success, and so is a device or a namespace that has gone.
+func (d *Datapath) RemoveRateLimit(ctx context.Context, owner uint64, nets []netip.Prefix) error {
+	return ratelimit.New(d.tree).RemoveRateLimit(ctx, owner, nets)
 }
 
 // CheckShape compares what RateLimit(s) has made with what is there. It changes nothing. The error wraps ErrDiffers.

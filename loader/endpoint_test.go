@@ -76,10 +76,10 @@ func TestPrivilegedEnableDisable(t *testing.T) {
 				t.Error(diff)
 			}
 
-			e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureMasquerade))
+			e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureMasquerade, HeldBy(ep.Addrs)))
 			e.ok(d.CheckEndpoint(e.ctx, ep, FeaturePublish))
-			e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeaturePublish))
-			e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeaturePublish))
+			e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeaturePublish, HeldBy(ep.Addrs)))
+			e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeaturePublish, HeldBy(ep.Addrs)))
 			if err := d.CheckEndpoint(e.ctx, ep, 0); !errors.Is(err, ErrDiffers) {
 				t.Errorf("check after the last feature: %v", err)
 			}
@@ -137,7 +137,7 @@ func TestPrivilegedSetMAC(t *testing.T) {
 	ep := e.pod("pod1", "10.1.0.2/16")
 	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
 	mac := net.HardwareAddr{2, 9, 9, 9, 9, 9}
-	e.ok(d.SetMAC(e.ctx, ep.Ref.Owner(), mac))
+	e.ok(d.SetMAC(e.ctx, ep.Ref.Owner(), mac, HeldBy(ep.Addrs)))
 	if err := d.CheckEndpoint(e.ctx, ep, FeatureAdmit); !errors.Is(err, ErrDiffers) {
 		t.Errorf("check with the old MAC: %v", err)
 	}
@@ -158,7 +158,7 @@ func TestPrivilegedDisableWithoutDevice(t *testing.T) {
 			ep := e.pod("pod1", "10.1.0.2/16")
 			e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
 			e.ip("link", "del", "pod1")
-			e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
+			e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit, HeldBy(ep.Addrs)))
 			if left := append(mustNames(t, d.tree.Paths.Links()), mustNames(t, d.tree.Paths.Clsact())...); len(left) != 0 {
 				t.Errorf("pins left: %v", left)
 			}
@@ -198,7 +198,7 @@ func TestPrivilegedForeignProgramsStay(t *testing.T) {
 	d := e.open()
 	e.foreignFilter("pod1", "1", "0x1")
 	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
-	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
+	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit, HeldBy(ep.Addrs)))
 	e.ok(d.Unload(e.ctx))
 	if out := e.run("tc", "filter", "show", "dev", "pod1", "ingress"); !strings.Contains(out, "foreign") {
 		t.Errorf("the foreign filter is gone: %s", out)
@@ -255,7 +255,7 @@ func TestPrivilegedIngressQdisc(t *testing.T) {
 	if diff := cmp.Diff([]string{"from_pod tcx", "to_pod tcx"}, hooksOf(e, d, ep.HostIfindex)); diff != "" {
 		t.Error(diff)
 	}
-	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
+	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit, HeldBy(ep.Addrs)))
 	if out := e.run("tc", "qdisc", "show", "dev", "pod1"); !strings.Contains(out, "ingress") {
 		t.Errorf("the foreign qdisc is gone: %s", out)
 	}
@@ -378,7 +378,7 @@ func TestPrivilegedPinsRemovedByHand(t *testing.T) {
 			checker, err := OpenExisting(e.ctx, e.o)
 			if err == nil {
 				err = checker.CheckEndpoint(e.ctx, ep, FeatureAdmit)
-				e.ok(checker.Disable(e.ctx, 1, FeatureAdmit))
+				e.ok(checker.Disable(e.ctx, 1, FeatureAdmit, Held{}))
 				e.ok(checker.RemoveHostPorts(e.ctx, 1, nil))
 				e.ok(checker.GC(e.ctx, func(uint64) bool { return true }))
 				e.ok(checker.Close())
@@ -389,7 +389,7 @@ func TestPrivilegedPinsRemovedByHand(t *testing.T) {
 			again := e.open()
 			e.ok(again.Enable(e.ctx, ep, FeatureAdmit))
 			e.ok(again.CheckEndpoint(e.ctx, ep, FeatureAdmit))
-			e.ok(again.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
+			e.ok(again.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit, HeldBy(ep.Addrs)))
 		})
 	}
 }

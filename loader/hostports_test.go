@@ -354,5 +354,7 @@ func TestPrivilegedAllowedSourcesLimit(t *testing.T) {
 	e.ok(d.GC(e.ctx, func(uint64) bool { return true }))
 	want("after GC", 4)
 	e.ok(d.RemoveHostPorts(e.ctx, 1, nil))
-	want("after DEL", 0)
+	want("after DEL, which does not look for other users of a list", 4)
+	e.ok(d.GC(e.ctx, func(uint64) bool { return true }))
+	want("after DEL and GC", 0)
 }

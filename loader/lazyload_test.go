@@ -165,7 +165,7 @@ func TestPrivilegedOnDemandUpgrade(t *testing.T) {
 	d := e.open()
 	ep, in := e.insider("pod1", "192.0.2.20/24")
 	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
-	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
+	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit, HeldBy(ep.Addrs)))
 	e.o.Config.AntiSpoof = !e.o.Config.AntiSpoof
 	d = e.open()
 	want := []string{hook.NsEgress().Program, hook.NsIngress().Program}

@@ -64,18 +64,18 @@ func TestPrivilegedMACCheck(t *testing.T) {
 
 			moved := checked(full)
 			moved.MAC = net.HardwareAddr{2, 0, 0, 0, 9, 9}
-			e.ok(d.SetMAC(e.ctx, owner, moved.MAC))
+			e.ok(d.SetMAC(e.ctx, owner, moved.MAC, Held{HostIfindex: moved.HostIfindex}))
 			e.ok(d.CheckEndpoint(e.ctx, moved, FeatureMACCheck))
 			if err := d.CheckEndpoint(e.ctx, checked(full), FeatureMACCheck); !errors.Is(err, ErrDiffers) {
 				t.Errorf("CHECK with the MAC of before: %v", err)
 			}
 
-			e.ok(d.Disable(e.ctx, owner, FeatureMACCheck))
+			e.ok(d.Disable(e.ctx, owner, FeatureMACCheck, Held{}))
 			if got := hooksOf(e, d, full.HostIfindex); len(got) != 2 || slices.Contains(got, "mac_check "+way) {
 				t.Errorf("after Disable the other features have %v", got)
 			}
 			e.ok(d.Enable(e.ctx, checked(full), FeatureMACCheck))
-			e.ok(d.Disable(e.ctx, owner, FeatureMasquerade))
+			e.ok(d.Disable(e.ctx, owner, FeatureMasquerade, Held{}))
 			if got := hooksOf(e, d, full.HostIfindex); !slices.Equal(got, []string{"mac_check " + way}) {
 				t.Errorf("after the other feature went there are %v", got)
 			}
@@ -92,8 +92,8 @@ func TestPrivilegedMACCheck(t *testing.T) {
 				t.Errorf("GC left %d checks, want 1", got)
 			}
 			e.ip("link", "del", "l3")
-			e.ok(d.Disable(e.ctx, owner, FeatureMACCheck))
-			e.ok(d.Disable(e.ctx, owner, FeatureMACCheck))
+			e.ok(d.Disable(e.ctx, owner, FeatureMACCheck, Held{}))
+			e.ok(d.Disable(e.ctx, owner, FeatureMACCheck, Held{}))
 			if got := macCheckEntries(e, d); got != 0 {
 				t.Errorf("%d checks are left", got)
 			}

@@ -181,7 +181,7 @@ func TestPrivilegedMigrate(t *testing.T) {
 			}
 			e.ok(now.CheckEndpoint(e.ctx, ep, FeatureMasquerade|FeatureAdmit))
 			e.ok(now.CheckEndpoint(e.ctx, inside, FeatureAdmit))
-			e.ok(now.Disable(e.ctx, ep.Ref.Owner(), ^Feature(0)))
+			e.ok(now.Disable(e.ctx, ep.Ref.Owner(), ^Feature(0), HeldBy(ep.Addrs)))
 			e.ok(now.RemoveHostPorts(e.ctx, ep.Ref.Owner(), nil))
 			e.ok(now.Unload(e.ctx))
 			if pintree.Exists(filepath.Join(e.o.Config.BPFFS, "sluice")) {

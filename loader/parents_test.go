@@ -67,7 +67,7 @@ func TestPrivilegedParentDevice(t *testing.T) {
 	if len(owners) != 2 {
 		t.Errorf("owners: %v", owners)
 	}
-	e.ok(d.Disable(e.ctx, first.Ref.Owner(), FeatureAdmit))
+	e.ok(d.Disable(e.ctx, first.Ref.Owner(), FeatureAdmit, HeldBy(first.Addrs)))
 	if all, have := e.parentPods(d, up); len(have) != 2 || len(all) == 0 {
 		t.Errorf("the second pod is left: %v, programs %v", all, have)
 	}
@@ -130,12 +130,12 @@ func TestPrivilegedParentSiblings(t *testing.T) {
 		t.Errorf("net1 %d, net2 %d, net3 %d, all others %d", one, two, three, all[whole].Device)
 	}
 	two := rules("net2")
-	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
+	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit, HeldBy(ep.Addrs)))
 	all, _ = e.parentPods(d, up)
 	if all[whole].Device != two || all[whole].Flags == 0 || rules("net2") != two {
 		t.Errorf("after the first has gone: %+v", all)
 	}
-	e.ok(d.Disable(e.ctx, other.Ref.Owner(), FeatureAdmit))
+	e.ok(d.Disable(e.ctx, other.Ref.Owner(), FeatureAdmit, HeldBy(other.Addrs)))
 	if all, have := e.parentPods(d, up); len(all) != 0 || len(have) != 0 {
 		t.Errorf("left: %v, programs %v", slices.Collect(maps.Keys(all)), have)
 	}
@@ -152,7 +152,7 @@ func TestPrivilegedParentOlderPins(t *testing.T) {
 	e.ok(os.Remove(d.tree.Paths.MapPin(pintree.MapParentPods)))
 	next, err := OpenExisting(e.ctx, e.o)
 	e.ok(err)
-	e.ok(next.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
+	e.ok(next.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit, HeldBy(ep.Addrs)))
 	e.ok(next.GC(e.ctx, func(uint64) bool { return true }))
 	e.noPodnsDevice(next)
 	e.ok(next.Close())

@@ -96,7 +96,7 @@ func TestPrivilegedPodnsDevice(t *testing.T) {
 	e.ok(d.CheckEndpoint(e.ctx, ep, FeatureAdmit))
 
 	for range 2 {
-		e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
+		e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit, HeldBy(ep.Addrs)))
 	}
 	if text := in("tc", "qdisc", "show", "dev", "net1"); strings.Contains(text, "clsact") {
 		t.Errorf("left in the pod: %s", text)
@@ -119,7 +119,7 @@ func (e *env) noPodnsDevice(d *Datapath) {
 	e.ok(err)
 	keys, err := eps.Stats.Keys()
 	e.ok(err)
-	if marks := mustNames(e.t, d.tree.Paths.Podns()); len(all) != 0 || len(keys) != 0 || len(marks) != 0 {
+	if marks := marksIn(e.t, d.tree.Paths.Podns()); len(all) != 0 || len(keys) != 0 || len(marks) != 0 {
 		e.t.Errorf("left: %+v, counters %v, marks %v", all, keys, marks)
 	}
 }
@@ -138,7 +138,7 @@ func TestPrivilegedPodnsDeviceShared(t *testing.T) {
 	in("tc", "qdisc", "add", "dev", "net1", "clsact")
 	in("tc", "filter", "add", "dev", "net1", "egress", "bpf", "direct-action", "object-pinned", pin)
 	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
-	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
+	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit, HeldBy(ep.Addrs)))
 	text := filters(in)
 	if !strings.Contains(text, "foreign") || strings.Contains(text, "sl_own") {
 		t.Errorf("filters:\n%s", text)
@@ -184,7 +184,7 @@ func TestPrivilegedPodnsDeviceGone(t *testing.T) {
 	if err := d.CheckEndpoint(e.ctx, ep, FeatureAdmit); !errors.Is(err, ErrDiffers) {
 		t.Errorf("check: %v", err)
 	}
-	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit))
+	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit, HeldBy(ep.Addrs)))
 	if text := filters(in); strings.Count(text, " name sl_ns_") != 2 {
 		t.Errorf("a stranger's filters:\n%s", text)
 	}

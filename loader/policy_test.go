@@ -90,7 +90,7 @@ func TestPrivilegedPolicies(t *testing.T) {
 	if e.policyOf(d, b) != 0 {
 		t.Error("a policy is left")
 	}
-	e.ok(d.Disable(e.ctx, a.Ref.Owner(), FeatureAdmit)) // it still publishes
+	e.ok(d.Disable(e.ctx, a.Ref.Owner(), FeatureAdmit, HeldBy(a.Addrs))) // it still publishes
 	if e.policyOf(d, a) != 0 {
 		t.Error("a policy is left")
 	}

@@ -123,22 +123,22 @@ func TestPrivilegedPolicerGoes(t *testing.T) {
 	setAttach(&e.o, "clsact")
 	e.uplink()
 	for name, remove := range map[string]func(*Datapath, Endpoint) error{
-		"DEL": func(d *Datapath, ep Endpoint) error { return d.RemoveRateLimit(e.ctx, ep.Ref.Owner()) },
+		"DEL": func(d *Datapath, ep Endpoint) error { return d.RemoveRateLimit(e.ctx, ep.Ref.Owner(), nil) },
 		"GC":  func(d *Datapath, _ Endpoint) error { return d.GC(e.ctx, func(owner uint64) bool { return owner == 0 }) },
 		"device gone": func(d *Datapath, ep Endpoint) error {
 			e.ip("link", "del", ep.HostIfName)
-			return d.RemoveRateLimit(e.ctx, ep.Ref.Owner())
+			return d.RemoveRateLimit(e.ctx, ep.Ref.Owner(), nil)
 		},
 	} {
 		d := e.open()
 		ep := e.pod("pod1", "10.1.0.2/16")
 		e.limited(d, ep)
 		e.ok(remove(d, ep))
-		e.ok(d.RemoveRateLimit(e.ctx, ep.Ref.Owner())) // again
+		e.ok(d.RemoveRateLimit(e.ctx, ep.Ref.Owner(), nil)) // again
 		if all, err := d.RateLimits(e.ctx); err != nil || len(all) != 0 {
 			t.Errorf("%s: limits left: %+v %v", name, all, err)
 		}
-		if marks := mustNames(t, d.tree.Paths.EDT()); len(marks) != 0 {
+		if marks := marksIn(t, d.tree.Paths.EDT()); len(marks) != 0 {
 			t.Errorf("%s: notes left: %v", name, marks)
 		}
 		if name != "device gone" {
@@ -156,7 +156,7 @@ func TestPrivilegedPolicerGoes(t *testing.T) {
 	ep := e.pod("pod1", "10.1.0.2/16")
 	e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
 	e.limited(d, ep)
-	e.ok(d.RemoveRateLimit(e.ctx, ep.Ref.Owner()))
+	e.ok(d.RemoveRateLimit(e.ctx, ep.Ref.Owner(), nil))
 	if text := e.ingress("pod1"); strings.Contains(text, "sl_edt") || !strings.Contains(text, "sl_from_pod") {
 		t.Errorf("filters after DEL:\n%s", text)
 	}
@@ -180,7 +180,7 @@ func TestPrivilegedPolicerPlaceTaken(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	all, err := d.RateLimits(e.ctx)
-	if marks := mustNames(t, d.tree.Paths.EDT()); err != nil || len(all) != 0 || len(marks) != 0 || !strings.Contains(e.ingress("pod1"), "u32") {
+	if marks := marksIn(t, d.tree.Paths.EDT()); err != nil || len(all) != 0 || len(marks) != 0 || !strings.Contains(e.ingress("pod1"), "u32") {
 		t.Errorf("limits %+v, notes %v, %v", all, marks, err)
 	}
 	s.Egress = false

@@ -102,7 +102,7 @@ func TestPrivilegedDiscovery(t *testing.T) {
 	wantKnown(e, d, addrs, []string{"eth0", "routed", "tun0"})
 
 	// It stays there when the pod has gone, or it would change sides with every pod.
-	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureMasquerade))
+	e.ok(d.Disable(e.ctx, ep.Ref.Owner(), FeatureMasquerade, HeldBy(ep.Addrs)))
 	e.ok(d.Sync(e.ctx))
 	wantKnown(e, d, addrs, []string{"eth0", "routed", "tun0"})
 

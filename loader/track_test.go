@@ -69,9 +69,9 @@ func TestPrivilegedTrackedDevices(t *testing.T) {
 	if err := d.CheckEndpoint(e.ctx, gone, FeatureMasquerade); !errors.Is(err, ErrDiffers) {
 		t.Errorf("check of a pod whose device is gone: %v", err)
 	}
-	e.ok(d.Disable(e.ctx, one.Ref.Owner(), FeatureMasquerade))
+	e.ok(d.Disable(e.ctx, one.Ref.Owner(), FeatureMasquerade, HeldBy(one.Addrs)))
 	e.wantTracked("with a feature left", d, one.HostIfindex, two.HostIfindex)
-	e.ok(d.Disable(e.ctx, one.Ref.Owner(), FeaturePublish))
+	e.ok(d.Disable(e.ctx, one.Ref.Owner(), FeaturePublish, HeldBy(one.Addrs)))
 	e.wantTracked("without features", d, two.HostIfindex)
 	e.ok(d.GC(e.ctx, func(uint64) bool { return false }))
 	e.wantTracked("after GC", d)
@@ -132,7 +132,7 @@ func TestPrivilegedTrackedAfterUpgrade(t *testing.T) {
 	existing, err := OpenExisting(e.ctx, e.o)
 	e.ok(err)
 	e.ok(existing.CheckEndpoint(e.ctx, two, FeaturePublish))
-	e.ok(existing.Disable(e.ctx, one.Ref.Owner(), FeaturePublish))
+	e.ok(existing.Disable(e.ctx, one.Ref.Owner(), FeaturePublish, HeldBy(one.Addrs)))
 	if all, err := existing.Endpoints(e.ctx); err != nil || len(all) != 2 {
 		t.Errorf("after a DEL before the load: %+v %v", all, err)
 	}

@@ -3,6 +3,8 @@
 package loader
 
 import (
+	"net/netip"
+
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/denylist"
 	"github.com/sluice-cni/sluice/loader/internal/endpoints"
@@ -46,6 +48,12 @@ type ConfigStatus = programs.ConfigStatus
 
 // Endpoint is one pod device as the datapath knows it.
 type Endpoint = endpoints.Endpoint
+
+// Held is what an attachment record says of an owner's entries: with it they are found by key.
+type Held = endpoints.Held
+
+// HeldBy is what is known of an owner whose addresses Enable was called with.
+func HeldBy(addrs []netip.Prefix) Held { return endpoints.HeldBy(addrs) }
 
 // Feature is a service that an endpoint gets. Several plugins turn on one each.
 type Feature = endpoints.Feature

@@ -27,6 +27,8 @@ const (
 	sep = "="
 	// maxName leaves room below the 255 bytes that file systems allow.
 	maxName = 240
+	// maxPart is how much of each part a name that is cut has.
+	maxPart = 64
 
 	// lockPatience is far more than all pods of a full node take one after the other, and less than any verb may last.
 	lockPatience = 20 * time.Second
@@ -41,8 +43,8 @@ func fileName(ref ID) string {
 		return name
 	}
 	for i, p := range parts {
-		if len(p) > 64 {
-			parts[i] = p[:64]
+		if len(p) > maxPart {
+			parts[i] = p[:maxPart]
 		}
 	}
 	sum := ref.sum()

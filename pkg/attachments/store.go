@@ -19,6 +19,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -248,6 +249,54 @@ func (d *Dir) Remove(ref ID, plugin string) error {
 		return fmt.Errorf("remove attachment record: %w", err)
 	}
 	return nil
+}
+
+// ListOf returns the records of a container, of all networks and interfaces, in no order. It reads the names of all files, which grow
+// with the node, but no other container's record. Corrupt files, and a missing directory, are as for List.
+func (d *Dir) ListOf(containerID string) ([]*Record, error) {
+	names, err := d.names()
+	if err != nil {
+		return nil, err
+	}
+	part := escape(containerID)
+	if len(part) > maxPart {
+		part = part[:maxPart]
+	}
+	var (
+		recs []*Record
+		errs []error
+	)
+	for _, name := range names {
+		if !isRecordName(name) || !strings.Contains(name, sep+part) {
+			continue
+		}
+		rec, err := d.read(name)
+		switch {
+		case errors.Is(err, ErrNotExist): // went between the listing and the reading
+		case err != nil:
+			errs = append(errs, err)
+		case rec.ContainerID == containerID:
+			recs = append(recs, rec)
+		}
+	}
+	return recs, errors.Join(errs...)
+}
+
+// names returns the names of all files, in no order.
+func (d *Dir) names() ([]string, error) {
+	f, err := os.Open(d.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list attachment records: %w", err)
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("list attachment records: %w", err)
+	}
+	return names, nil
 }
 
 // List returns the records of network, or all when network is empty, in the order of their file names. Corrupt files are in

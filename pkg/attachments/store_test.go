@@ -283,3 +283,30 @@ func BenchmarkBeginComplete(b *testing.B) {
 		}
 	}
 }
+
+// The records of a container are found by their names, also where those are cut, and no other container's.
+func TestListOf(t *testing.T) {
+	t.Parallel()
+	d := Open(filepath.Join(t.TempDir(), "records"))
+	if recs, err := d.ListOf("c1"); err != nil || len(recs) != 0 {
+		t.Errorf("no directory: %v %v", recs, err)
+	}
+	long := strings.Repeat("c", 300)
+	for _, r := range []ID{
+		{"net", "c1", "eth0"}, {"net2", "c1", "eth1"}, {"net", "c12", "eth0"}, {"c1", "other", "eth0"}, {"net", "pod/1", "eth0"},
+		{"net", long + "1", "eth0"}, {"net", long + "2", "eth0"},
+	} {
+		mustBegin(t, d, r, "bridge", nil)
+	}
+	for container, want := range map[string]int{"c1": 2, "c12": 1, "other": 1, "pod/1": 1, long + "1": 1, "c": 0, "net": 0} {
+		recs, err := d.ListOf(container)
+		if err != nil || len(recs) != want {
+			t.Errorf("%s: %d records, want %d: %v", container, len(recs), want, err)
+		}
+		for _, r := range recs {
+			if r.ContainerID != container {
+				t.Errorf("%s: the record of %s", container, r.ID)
+			}
+		}
+	}
+}

@@ -169,16 +169,57 @@ type entry struct {
 	v    endpoint.Value
 }
 
-func entriesOf(eps pintree.EndpointMaps, owner uint64) ([]entry, error) {
-	var out []entry
-	err := eps.Addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
-		if v.Owner == owner {
-			out = append(out, entry{a, *v})
+// device is the host veth of an owner's entry.
+type device struct {
+	index uint32
+	owner uint64
+}
+
+func (e entry) device() device { return device{e.v.Ifindex, e.v.Owner} }
+
+// Held is what a caller knows of an owner's entries, as the attachment record has it. With it they are found by their keys. The zero
+// value says nothing: the whole map is read, O(addresses of the node). So it is for records of former builds, and without a record.
+type Held struct {
+	Addrs       []netip.Addr // all that Enable may have been called with; nil: not known
+	HostIfindex int          // of the device with a source MAC check; 0: not known
+}
+
+// HeldBy is what is known of an owner whose addresses Enable was called with.
+func HeldBy(addrs []netip.Prefix) Held {
+	h := Held{Addrs: make([]netip.Addr, 0, len(addrs))}
+	for _, p := range addrs {
+		h.Addrs = append(h.Addrs, p.Addr())
+	}
+	return h
+}
+
+// entriesOf returns what owner has: among the addresses that are held, else in the whole map.
+func entriesOf(eps pintree.EndpointMaps, owner uint64, held Held) (out []entry, err error) {
+	if held.Addrs == nil {
+		err = eps.Addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
+			if v.Owner == owner {
+				out = append(out, entry{a, *v})
+			}
+			return true
+		})
+		if err != nil {
+			return nil, fmt.Errorf("endpoints: %w", err)
 		}
-		return true
-	})
-	if err != nil {
-		return nil, fmt.Errorf("endpoints: %w", err)
+		return out, nil
+	}
+	seen := make(map[netip.Addr]bool, len(held.Addrs))
+	for _, a := range held.Addrs {
+		if a = a.Unmap(); seen[a] {
+			continue
+		}
+		seen[a] = true
+		v, ok, err := eps.Addrs.Get(a)
+		if err != nil {
+			return nil, fmt.Errorf("endpoint %s: %w", a, err)
+		}
+		if ok && v.Owner == owner {
+			out = append(out, entry{a, v})
+		}
 	}
 	return out, nil
 }
@@ -328,33 +369,29 @@ func (es Endpoints) putAddrs(eps pintree.EndpointMaps, ep Endpoint, f Feature, g
 }
 
 // Disable turns off a feature of owner. With the last one its entries, counters and programs go. Missing is success.
-func (es Endpoints) Disable(ctx context.Context, owner uint64, f Feature) error {
+func (es Endpoints) Disable(ctx context.Context, owner uint64, f Feature, held Held) error {
 	if f == FeatureMACCheck {
-		return es.disableMACCheck(ctx, owner)
+		return es.disableMACCheck(ctx, owner, held)
 	}
 	return pintree.WithMapIfLoaded(ctx, es.Tree, es.EndpointMaps, func(eps pintree.EndpointMaps) error {
-		var mine []entry
-		shared := make(map[uint32]int) // addresses by device
-		err := eps.Addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
-			shared[v.Ifindex]++
-			if v.Owner == owner {
-				mine = append(mine, entry{a, *v})
-			}
-			return true
-		})
+		mine, err := entriesOf(eps, owner, held)
 		if err != nil {
-			return fmt.Errorf("endpoints: %w", err)
+			return err
 		}
 		a := attach.NewAttacher(es.Tree, "")
 		defer a.Close()
-		return errors.Join(podns.New(es.Tree).Disable(a, owner, uint32(f)), es.clear(a, eps, mine, f, shared))
+		return errors.Join(podns.New(es.Tree).Disable(a, owner, uint32(f)), es.clear(a, eps, mine, f))
 	})
 }
 
-// clear takes the features f from entries; those left without any are removed, and their devices when shared counts no
-// other address on them. It goes on after errors.
-func (es Endpoints) clear(a *attach.Attacher, eps pintree.EndpointMaps, entries []entry, f Feature, shared map[uint32]int) error {
+// clear takes the features f from entries, which are all of their owners. Those left without any are removed, and their devices with
+// the last. It goes on after errors.
+func (es Endpoints) clear(a *attach.Attacher, eps pintree.EndpointMaps, entries []entry, f Feature) error {
 	var errs []error
+	left := make(map[device]int) // addresses
+	for _, e := range entries {
+		left[e.device()]++
+	}
 	for _, e := range entries {
 		v := e.v
 		v.Flags &^= uint32(f)
@@ -372,19 +409,32 @@ func (es Endpoints) clear(a *attach.Attacher, eps pintree.EndpointMaps, entries 
 			errs = append(errs, fmt.Errorf("endpoint %s: %w", e.addr, err))
 			continue
 		}
-		if shared[v.Ifindex]--; shared[v.Ifindex] == 0 {
-			errs = append(errs, a.Detach(int(v.Ifindex), hook.OfPod()), eps.Stats.Retire(v.Ifindex), eps.Devices.Delete(v.Ifindex))
+		if left[e.device()]--; left[e.device()] == 0 {
+			errs = append(errs, clearDevice(a, eps, e.device()))
 		}
 	}
 	return errors.Join(errs...)
 }
 
+// clearDevice removes what there is of a device without addresses. Its counters name the owner who came last: another one that has
+// come since keeps the device.
+func clearDevice(a *attach.Attacher, eps pintree.EndpointMaps, d device) error {
+	counted, ok, err := eps.Stats.Get(d.index)
+	if err != nil {
+		return fmt.Errorf("counters of device %d: %w", d.index, err)
+	}
+	if ok && counted.Owner != 0 && counted.Owner != d.owner {
+		return nil
+	}
+	return errors.Join(a.Detach(int(d.index), hook.OfPod()), eps.Stats.Retire(d.index), eps.Devices.Delete(d.index))
+}
+
 // SetMAC tells the datapath that the pod's device has another hardware address. An owner without endpoint is success.
-func (es Endpoints) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
+func (es Endpoints) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAddr, held Held) error {
 	if len(mac) != 6 {
 		return fmt.Errorf("MAC %q is not an Ethernet address", mac)
 	}
-	return errors.Join(es.setCheckedMAC(ctx, owner, mac), es.setEndpointMAC(ctx, owner, mac), es.setParentMAC(ctx, owner, mac))
+	return errors.Join(es.setCheckedMAC(ctx, owner, mac, held), es.setEndpointMAC(ctx, owner, mac, held), es.setParentMAC(ctx, owner, mac))
 }
 
 func (es Endpoints) setParentMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
@@ -393,9 +443,9 @@ func (es Endpoints) setParentMAC(ctx context.Context, owner uint64, mac net.Hard
 	})
 }
 
-func (es Endpoints) setEndpointMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
+func (es Endpoints) setEndpointMAC(ctx context.Context, owner uint64, mac net.HardwareAddr, held Held) error {
 	return pintree.WithMapIfLoaded(ctx, es.Tree, es.EndpointMaps, func(eps pintree.EndpointMaps) error {
-		entries, err := entriesOf(eps, owner)
+		entries, err := entriesOf(eps, owner, held)
 		if err != nil {
 			return err
 		}

@@ -25,9 +25,7 @@ func (es Endpoints) Collect(a *attach.Attacher, valid func(uint64) bool) error {
 		return err
 	}
 	var stale []entry
-	shared := make(map[uint32]int)
 	err = eps.Addrs.Each(func(addr netip.Addr, v *endpoint.Value) bool {
-		shared[v.Ifindex]++
 		if !valid(v.Owner) {
 			stale = append(stale, entry{addr, *v})
 		}
@@ -36,7 +34,7 @@ func (es Endpoints) Collect(a *attach.Attacher, valid func(uint64) bool) error {
 	if err != nil {
 		return fmt.Errorf("endpoints: %w", err)
 	}
-	return es.clear(a, eps, stale, ^Feature(0), shared)
+	return es.clear(a, eps, stale, ^Feature(0))
 }
 
 // CollectDevices removes counters and tracked devices without an endpoint, links whose device has gone, and marks of qdiscs that went with theirs.

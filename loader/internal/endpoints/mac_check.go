@@ -56,20 +56,40 @@ func dropMACCheck(a *attach.Attacher, m endpoint.PodMACs, index uint32) error {
 	return m.Delete(index)
 }
 
-// disableMACCheck removes what owner has. The device is mostly gone by then: the owner is the key.
-func (es Endpoints) disableMACCheck(ctx context.Context, owner uint64) error {
+// checkedDevices returns the devices of owner with a source MAC check: the one that is held, else those found in the whole map.
+func checkedDevices(m endpoint.PodMACs, owner uint64, held Held) ([]uint32, error) {
+	if index := uint32(held.HostIfindex); index != 0 {
+		v, ok, err := m.Get(index)
+		if err != nil || !ok || v.Owner != owner {
+			return nil, err
+		}
+		return []uint32{index}, nil
+	}
+	all, err := m.All()
+	if err != nil {
+		return nil, fmt.Errorf("source MAC checks: %w", err)
+	}
+	var out []uint32
+	for index, v := range all {
+		if v.Owner == owner {
+			out = append(out, index)
+		}
+	}
+	return out, nil
+}
+
+// disableMACCheck removes what owner has. The device is mostly gone by then.
+func (es Endpoints) disableMACCheck(ctx context.Context, owner uint64, held Held) error {
 	return pintree.WithMapIfLoaded(ctx, es.Tree, es.PodMACs, func(m endpoint.PodMACs) error {
-		all, err := m.All()
+		mine, err := checkedDevices(m, owner, held)
 		if err != nil {
-			return fmt.Errorf("source MAC checks: %w", err)
+			return err
 		}
 		a := attach.NewAttacher(es.Tree, "")
 		defer a.Close()
 		var errs []error
-		for index, v := range all {
-			if v.Owner == owner {
-				errs = append(errs, dropMACCheck(a, m, index))
-			}
+		for _, index := range mine {
+			errs = append(errs, dropMACCheck(a, m, index))
 		}
 		return errors.Join(errs...)
 	})
@@ -97,14 +117,12 @@ func (es Endpoints) checkMACCheck(ep Endpoint) error {
 }
 
 // setCheckedMAC follows an administrator's change of the pod's MAC, as by the tuning plugin. A pod cannot ask for it.
-func (es Endpoints) setCheckedMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
+func (es Endpoints) setCheckedMAC(ctx context.Context, owner uint64, mac net.HardwareAddr, held Held) error {
 	return pintree.WithMapIfLoaded(ctx, es.Tree, es.PodMACs, func(m endpoint.PodMACs) error {
-		all, err := m.All()
+		mine, err := checkedDevices(m, owner, held)
 		errs := []error{err}
-		for index, v := range all {
-			if v.Owner == owner {
-				errs = append(errs, m.Put(index, endpoint.NewPodMAC(owner, mac)))
-			}
+		for _, index := range mine {
+			errs = append(errs, m.Put(index, endpoint.NewPodMAC(owner, mac)))
 		}
 		return errors.Join(errs...)
 	})

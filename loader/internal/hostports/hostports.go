@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
@@ -138,7 +140,7 @@ func (c *portChange) setAll(owner uint64, before []hostport.Key, ports []hostpor
 		if err != nil {
 			return err
 		}
-		if err := c.d.putAllowlist(e); err != nil {
+		if err := c.putAllowlist(e); err != nil {
 			return err
 		}
 		if err := c.put(e, rb); err != nil {
@@ -271,16 +273,25 @@ func (hp Ports) allowlists() (hostport.Allowlists, error) {
 	return hostport.NewAllowlists(m), err
 }
 
-// putAllowlist makes the list of e's sources. A kill may leave it without a user: the next change that drops a list, or GC, removes it.
-func (hp Ports) putAllowlist(e hostport.Entry) error {
+// putAllowlist makes the list of e's sources. Nothing counts the users of a list, so one whose last port goes stays: to know that would
+// take a read of the whole map. It goes with GC, or here when the map has no room.
+func (c *portChange) putAllowlist(e hostport.Entry) error {
 	if len(e.AllowedSources) == 0 {
 		return nil
 	}
-	lists, err := hp.allowlists()
+	lists, err := c.d.allowlists()
 	if err != nil {
 		return err
 	}
-	if _, err := lists.Put(e.AllowedSources); err != nil {
+	_, err = lists.Put(e.AllowedSources)
+	if errors.Is(err, unix.ENOSPC) {
+		// The new list may lose what it has got of its networks: no port names it yet. What this change has replaced may come back.
+		if err := c.dropUnusedLists(c.gone...); err != nil {
+			return err
+		}
+		_, err = lists.Put(e.AllowedSources)
+	}
+	if err != nil {
 		return fmt.Errorf("sources of published port %s: %w", e.Key, pintree.WrapFull("sl_hp_allowlist", err))
 	}
 	return nil

@@ -217,21 +217,15 @@ func (hp Ports) ownerAlive(owner uint64, addr netip.Addr) (bool, error) {
 // end does what follows a change.
 func (c *portChange) end() error {
 	c.d.dropPeers(c.gone)
-	return c.dropAllowlists()
+	return nil
 }
 
-// dropAllowlists removes the lists that no entry names any more, if one that is gone may have been the last user of its list. Nothing
-// counts the users of a list, so this reads the whole map. It costs only changes that drop a port with allowed sources.
-func (c *portChange) dropAllowlists() error {
-	if !slices.ContainsFunc(c.gone, func(e hostport.Entry) bool { return e.Allowlist != 0 }) {
-		return nil
-	}
-	return c.dropUnusedLists()
-}
-
-// dropUnusedLists removes the lists that no entry and no waiter names.
-func (c *portChange) dropUnusedLists() error {
+// dropUnusedLists removes the lists that no entry, no waiter and none of keep names.
+func (c *portChange) dropUnusedLists(keep ...hostport.Entry) error {
 	used := make(map[uint64]bool)
+	for _, e := range keep {
+		used[e.Allowlist] = true
+	}
 	for _, w := range c.waiting.All {
 		used[w.Allowlist] = true
 	}

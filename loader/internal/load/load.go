@@ -11,7 +11,9 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/endpoints"
 	"github.com/sluice-cni/sluice/loader/internal/gc"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
+	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 )
@@ -39,6 +41,9 @@ func (l Load) Run(ctx context.Context, k programs.Constants) error {
 	}
 	// Before the programs: they take a pod whose device is not tracked for one that is gone.
 	if err := endpoints.New(l.Tree).TrackDevices(); err != nil {
+		return err
+	}
+	if err := errors.Join(podns.New(l.Tree).LinkOwners(), ratelimit.New(l.Tree).LinkOwners()); err != nil {
 		return err
 	}
 	if err := l.ReplaceAttached(ctx, fresh); err != nil {

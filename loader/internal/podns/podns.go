@@ -102,6 +102,9 @@ func (d Devices) Enable(ctx context.Context, a *attach.Attacher, r Request, back
 	}
 	if old == nil {
 		back.Push("podns device", func(context.Context) error { return d.release(a, m, number) })
+		if err := pintree.LinkOwner(d.Paths.Podns(), r.Ref.Owner(), 0, number); err != nil {
+			return fmt.Errorf("note device %d: %w", number, err)
+		}
 		if err := os.Symlink(place.String(), d.Paths.PodnsMark(number)); err != nil {
 			return fmt.Errorf("note device %d: %w", number, err)
 		}
@@ -146,14 +149,11 @@ func (d Devices) put(m podns.Map, number uint32, v *podns.Device) error {
 
 // number finds the number of owner's device at place, with its entry, or picks a free one.
 func (d Devices) number(m podns.Map, a *attach.Attacher, owner uint64, place attach.Place) (uint32, *podns.Device, error) {
-	all, err := m.All()
+	mine, err := d.of(m, owner)
 	if err != nil {
-		return 0, nil, fmt.Errorf("podns devices: %w", err)
+		return 0, nil, err
 	}
-	for number, v := range all {
-		if v.Owner != owner {
-			continue
-		}
+	for number, v := range mine {
 		at, ok, err := d.Place(number)
 		if err != nil {
 			return 0, nil, err
@@ -165,25 +165,74 @@ func (d Devices) number(m podns.Map, a *attach.Attacher, owner uint64, place att
 			return 0, nil, err
 		}
 	}
+	var failed error
 	number, err := podns.Free(func(n uint32) bool {
-		_, taken := all[n]
-		return taken || pintree.Exists(d.Paths.PodnsMark(n))
+		_, taken, err := m.Get(n)
+		failed = err
+		return err == nil && (taken || pintree.Exists(d.Paths.PodnsMark(n)))
 	})
+	if failed != nil {
+		return 0, nil, fmt.Errorf("podns devices: %w", failed)
+	}
 	return number, nil, err
+}
+
+// of returns the devices of owner, by number. A tree that was loaded by a build without links is read as a whole.
+func (d Devices) of(m podns.Map, owner uint64) (map[uint32]podns.Device, error) {
+	out := make(map[uint32]podns.Device)
+	if !pintree.AllLinked(d.Paths.Podns()) {
+		all, err := m.All()
+		if err != nil {
+			return nil, fmt.Errorf("podns devices: %w", err)
+		}
+		for number, v := range all {
+			if v.Owner == owner {
+				out[number] = v
+			}
+		}
+		return out, nil
+	}
+	number, linked := pintree.Linked(d.Paths.Podns(), owner, 0)
+	if !linked {
+		return out, nil
+	}
+	v, ok, err := m.Get(number)
+	if err != nil {
+		return nil, fmt.Errorf("podns device %d: %w", number, err)
+	}
+	if ok && v.Owner == owner {
+		out[number] = v
+	}
+	return out, nil
+}
+
+// LinkOwners gives each device its link. The load calls it: a former build may have made entries.
+func (d Devices) LinkOwners() error {
+	_, all, err := d.all()
+	if err != nil {
+		return err
+	}
+	for number, v := range all {
+		if err := pintree.LinkOwner(d.Paths.Podns(), v.Owner, 0, number); err != nil {
+			return fmt.Errorf("note device %d: %w", number, err)
+		}
+	}
+	return pintree.NoteAllLinked(d.Paths.Podns())
 }
 
 // Disable takes the features f from owner's podns devices. With the last one the entry, counters and programs go. A namespace
 // that has gone took its filters along.
 func (d Devices) Disable(a *attach.Attacher, owner uint64, flags uint32) error {
-	m, all, err := d.all()
+	m, err := d.devices()
 	if err != nil {
 		return pintree.IgnoreNotLoaded(err)
 	}
+	mine, err := d.of(m, owner)
+	if err != nil {
+		return err
+	}
 	var errs []error
-	for number, v := range all {
-		if v.Owner != owner {
-			continue
-		}
+	for number, v := range mine {
 		left := v
 		left.Flags &^= flags
 		switch {
@@ -235,10 +284,12 @@ func (d Devices) release(a *attach.Attacher, m podns.Map, number uint32) error {
 		return err
 	}
 	err = policies.New(d.Tree).Drop(podns.Key(number))
-	if v, known, _ := m.Get(number); known {
+	v, known, _ := m.Get(number)
+	if known {
 		err = errors.Join(err, d.unguard(a, v))
 	}
-	return errors.Join(pintree.IgnoreNotLoaded(err), m.Delete(number), eps.Stats.Retire(podns.Key(number)), pintree.RemovePin(d.Paths.PodnsMark(number)))
+	return errors.Join(pintree.IgnoreNotLoaded(err), m.Delete(number), eps.Stats.Retire(podns.Key(number)),
+		pintree.UnlinkOwner(d.Paths.Podns(), v.Owner, 0, number), pintree.RemovePin(d.Paths.PodnsMark(number)))
 }
 
 // Detach removes the programs from every podns device that is known, and leaves maps and notes as they are.
@@ -320,19 +371,24 @@ func (d Devices) Collect(a *attach.Attacher, valid func(uint64) bool) error {
 			errs = append(errs, d.release(a, m, uint32(number)))
 		}
 	}
+	errs = append(errs, pintree.CollectLinks(d.Paths.Podns(), func(owner uint64, _, number uint32) bool {
+		v, ok, err := m.Get(number)
+		return err != nil || ok && v.Owner == owner
+	}))
 	return errors.Join(errs...)
 }
 
 // Check compares the podns device of r with what Enable has made.
 func (d Devices) Check(a *attach.Attacher, r Request) error {
-	_, all, err := d.all()
+	m, err := d.devices()
 	if err != nil {
 		return err
 	}
-	for number, v := range all {
-		if v.Owner != r.Ref.Owner() {
-			continue
-		}
+	mine, err := d.of(m, r.Ref.Owner())
+	if err != nil {
+		return err
+	}
+	for number, v := range mine {
 		if v.Flags&r.Flags != r.Flags {
 			return pintree.Differs("%s has %v, want %v", r.Device.IfName, endpoint.FlagNames(v.Flags), endpoint.FlagNames(r.Flags))
 		}

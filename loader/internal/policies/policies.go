@@ -6,9 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/attachments"
@@ -32,9 +33,12 @@ func (policies Policies) policies() (views, error) {
 	return views{policymap.New(rm), policymap.NewDevices(dm)}, err
 }
 
-// id returns the id of p's rules in the map, where it puts them unless another pod has the same; 0 for a policy that restricts
-// nothing. Ids are picked at random: a flow that remembers one which is long gone should not meet it again.
-func (v views) id(p *policy.Policy) (uint16, error) {
+// id returns the id of p's rules in the map, where it puts them unless they are there; 0 for a policy that restricts nothing. An id
+// follows from the rules: a flow that remembers one of a policy that has gone meets the same rules under it, or hardly ever others.
+//
+// A policy stays in the map when the last device leaves it: to know that would take a walk over all devices. It goes with GC, or when
+// the map has no room, so that a verb pays for a walk once in as many new policies as fit.
+func (v views) id(p *policy.Policy, back *rollback.Stack) (uint16, error) {
 	if p.Empty() {
 		return 0, nil
 	}
@@ -42,22 +46,27 @@ func (v views) id(p *policy.Policy) (uint16, error) {
 	if err != nil {
 		return 0, err
 	}
-	if id, ok, err := v.rules.Find(want); ok || err != nil {
-		return id, err
+	id, err := v.put(want, back)
+	if errors.Is(err, unix.E2BIG) || errors.Is(err, policymap.ErrNoID) {
+		if err := v.forget(); err != nil {
+			return 0, err
+		}
+		id, err = v.put(want, back)
 	}
-	taken, err := v.rules.IDs()
 	if err != nil {
-		return 0, err
-	}
-	const highest = 1<<16 - 1
-	id := uint16(1 + rand.Uint32N(highest))
-	for slices.Contains(taken, id) {
-		id = max(id+1, 1)
-	}
-	if err := v.rules.Put(id, want); err != nil {
-		return 0, pintree.WrapFull("sl_policies", err)
+		return 0, pintree.WrapFull(pintree.MapPolicies, err)
 	}
 	return id, nil
+}
+
+// put returns the id of want, which is in the map then.
+func (v views) put(want *policymap.Value, back *rollback.Stack) (uint16, error) {
+	id, there, err := v.rules.Place(want)
+	if there || err != nil {
+		return id, err
+	}
+	back.Push("policy", func(context.Context) error { return v.rules.Delete(id) })
+	return id, v.rules.Put(id, want)
 }
 
 // Apply puts the device under key under the policy p of ref, and returns the policy's id. group is the device that its packets are
@@ -67,11 +76,10 @@ func (policies Policies) Apply(key uint32, ref attachments.ID, group uint32, p *
 	if err != nil {
 		return 0, err
 	}
-	id, err := v.id(p)
+	id, err := v.id(p, back)
 	if err != nil {
 		return 0, fmt.Errorf("policy of %s: %w", ref, err)
 	}
-	back.Push("policies", func(context.Context) error { return v.forget() })
 	return id, v.police(key, ref.Owner(), group, id, p, back)
 }
 
@@ -84,13 +92,13 @@ func (policies Policies) Release(key uint32, owner uint64) error {
 	return v.release(key, owner)
 }
 
-// Drop takes the device under key from its policy, whosever it is, and forgets policies that no device is under any more.
+// Drop takes the device under key from its policy, whosever it is.
 func (policies Policies) Drop(key uint32) error {
 	v, err := policies.policies()
 	if err != nil {
 		return err
 	}
-	return errors.Join(v.devices.Delete(key), v.forget())
+	return v.devices.Delete(key)
 }
 
 // police puts the device under key of owner under the policy id, or under none for 0.
@@ -117,13 +125,13 @@ func (v views) police(key uint32, owner uint64, group uint32, id uint16, p *poli
 	return nil
 }
 
-// release takes the device under key from its policy, if it is owner's, and forgets policies that no device is under any more.
+// release takes the device under key from its policy, if it is owner's.
 func (v views) release(key uint32, owner uint64) error {
 	old, had, err := v.devices.Get(key)
 	if err != nil || !had || old.Owner != owner {
 		return err
 	}
-	return errors.Join(v.devices.Delete(key), v.forget())
+	return v.devices.Delete(key)
 }
 
 // forget deletes the policies that no device is under.
@@ -200,16 +208,16 @@ func (policies Policies) Check(key uint32, ref attachments.ID, p *policy.Policy)
 	if err != nil {
 		return 0, err
 	}
-	id, ok, err := v.rules.Find(want)
+	have, ok, err := v.rules.Get(got.Policy)
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("sl_policies: %w", err)
 	case !had:
 		return 0, pintree.Differs("%s is under no policy", ref)
-	case !ok || got.Policy != id || got.Mode() != p.Mode:
+	case !ok || !have.Same(want) || got.Mode() != p.Mode:
 		return 0, pintree.Differs("%s is under another policy than the configuration's", ref)
 	}
-	return id, nil
+	return got.Policy, nil
 }
 
 // PolicyStatus is a policy with what it decided and who is under it.
@@ -231,7 +239,7 @@ type RuleStatus struct {
 	Hits     uint64       `json:"hits"` // connections it allowed, packets it denied
 }
 
-// Policies returns the policies in force, by id.
+// Policies returns the policies in force, by id. One that no device is under is not.
 func (policies Policies) Policies(_ context.Context) ([]PolicyStatus, error) {
 	v, err := policies.policies()
 	if err != nil {
@@ -261,6 +269,9 @@ func (policies Policies) Policies(_ context.Context) ([]PolicyStatus, error) {
 			if p.Policy == id {
 				s.Owners = append(s.Owners, p.Owner)
 			}
+		}
+		if len(s.Owners) == 0 {
+			continue
 		}
 		slices.Sort(s.Owners)
 		out = append(out, s)

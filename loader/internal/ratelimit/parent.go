@@ -32,14 +32,13 @@ func (rl Limits) guard(a *attach.Attacher, s RateLimit, number uint32, back *rol
 }
 
 // unguard takes limit number from the parent device.
-func (rl Limits) unguard(m views, number uint32) error {
-	all, err := m.limits.All()
-	if err != nil || all[number].Flags&edt.FlagPolice == 0 {
-		return err
+func (rl Limits) unguard(l edt.Limit, number uint32) error {
+	if l.Flags&edt.FlagPolice == 0 {
+		return nil
 	}
 	a := attach.NewAttacher(rl.Tree, "")
 	defer a.Close()
-	return parents.New(rl.Tree).Release(a, all[number].Owner, func(v *podnsmap.ParentPod) {
+	return parents.New(rl.Tree).Release(a, l.Owner, func(v *podnsmap.ParentPod) {
 		if v.Limit == number {
 			v.Limit = 0
 		}

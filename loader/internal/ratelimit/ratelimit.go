@@ -18,7 +18,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
-	podnsmap "github.com/sluice-cni/sluice/pkg/maps/podns"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -138,9 +137,6 @@ func (s RateLimit) hook() hook.Hook {
 	return hook.EDT()
 }
 
-// kind is what an owner has one limit of.
-const kind = edt.FlagEgress | edt.FlagPolice
-
 // views are the views of the maps about limits.
 type views struct {
 	limits edt.Limits
@@ -171,7 +167,8 @@ func (rl Limits) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := rl.drop(m, s.Ref.Owner(), func(l edt.Limit) bool { return l.Flags&kind == s.limit().Flags&kind }); err != nil {
+	owner, which := s.Ref.Owner(), s.limit().Flags&kind
+	if err := rl.drop(m, owner, nil, which); err != nil {
 		return err
 	}
 	number, err := rl.number(m)
@@ -182,7 +179,10 @@ func (rl Limits) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 	defer a.Close() // after the rollback, which detaches
 	var back rollback.Stack
 	defer back.Rollback(ctx, &err)
-	back.Push("limit", func(context.Context) error { return rl.release(m, number) })
+	back.Push("limit", func(context.Context) error { return rl.release(m, number, s.nets()) })
+	if err := pintree.LinkOwner(rl.Paths.EDT(), owner, which, number); err != nil {
+		return fmt.Errorf("note limit %d: %w", number, err)
+	}
 	if err := m.limits.Put(number, s.limit()); err != nil {
 		return pintree.WrapFull(pintree.MapEDTLimits, err)
 	}
@@ -195,17 +195,6 @@ func (rl Limits) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 		return rl.guard(a, s, number, &back)
 	}
 	return rl.attach(s, number)
-}
-
-func (rl Limits) number(m views) (uint32, error) {
-	all, err := m.limits.All()
-	if err != nil {
-		return 0, fmt.Errorf("limits: %w", err)
-	}
-	return podnsmap.Free(func(n uint32) bool {
-		_, taken := all[n]
-		return taken || pintree.Exists(rl.Paths.EDTMark(n))
-	})
 }
 
 func (rl Limits) attach(s RateLimit, number uint32) error {
@@ -251,23 +240,22 @@ func (rl Limits) PodByLink(ifindex int) bool {
 	return err == nil && l.Kind == rtnl.KindNetkit
 }
 
-// RemoveRateLimit takes every limit of owner away. Missing is success, and so is a device or a namespace that has gone.
-func (rl Limits) RemoveRateLimit(ctx context.Context, owner uint64) error {
+// RemoveRateLimit takes every limit of owner away. nets are the networks that they are for or not for; nil means not known, and makes
+// RemoveRateLimit read the networks of all limits. Missing is success, and so is a device or a namespace that has gone.
+func (rl Limits) RemoveRateLimit(ctx context.Context, owner uint64, nets []netip.Prefix) error {
 	return pintree.WithMapIfLoaded(ctx, rl.Tree, rl.views, func(m views) error {
-		return rl.drop(m, owner, func(edt.Limit) bool { return true })
+		return rl.drop(m, owner, nets, kinds()...)
 	})
 }
 
-func (rl Limits) drop(m views, owner uint64, which func(edt.Limit) bool) error {
-	all, err := m.limits.All()
+func (rl Limits) drop(m views, owner uint64, nets []netip.Prefix, kinds ...uint32) error {
+	mine, err := rl.of(m, owner, kinds...)
 	if err != nil {
-		return fmt.Errorf("limits: %w", err)
+		return err
 	}
 	var errs []error
-	for number, l := range all {
-		if l.Owner == owner && which(l) {
-			errs = append(errs, rl.release(m, number))
-		}
+	for number := range mine {
+		errs = append(errs, rl.release(m, number, nets))
 	}
 	return errors.Join(errs...)
 }
@@ -283,29 +271,45 @@ func (rl Limits) Owner(number uint32) uint64 {
 	if err != nil {
 		return 0
 	}
-	all, _ := m.limits.All()
-	return all[number].Owner
+	l, _, _ := m.limits.Get(number)
+	return l.Owner
 }
 
-// release removes all there is of a limit; the note of its place goes last.
-func (rl Limits) release(m views, number uint32) error {
-	if err := rl.detach(number); err != nil {
+// release removes all there is of a limit; the note of its place goes last. nets are its networks, nil: not known.
+func (rl Limits) release(m views, number uint32, nets []netip.Prefix) error {
+	placed, err := rl.detach(number)
+	if err != nil {
 		return err
 	}
-	if err := rl.unguard(m, number); err != nil {
-		return err
+	l, known, err := m.limits.Get(number)
+	if err != nil {
+		return fmt.Errorf("limit %d: %w", number, err)
 	}
-	return errors.Join(m.limits.Delete(number), m.nets.Clear(number), pintree.RemovePin(rl.Paths.EDTMark(number)))
+	if !placed { // a limit at a parent device has no place of its own
+		if err := rl.unguard(l, number); err != nil {
+			return err
+		}
+	}
+	err = m.limits.Delete(number)
+	switch {
+	case known && l.Flags&(edt.FlagListed|edt.FlagUnlisted) == 0: // it has no networks
+	case nets == nil:
+		err = errors.Join(err, m.nets.Clear(number))
+	default:
+		err = errors.Join(err, m.nets.Delete(number, nets))
+	}
+	return errors.Join(err, pintree.UnlinkOwner(rl.Paths.EDT(), l.Owner, l.Flags&kind, number), pintree.RemovePin(rl.Paths.EDTMark(number)))
 }
 
-func (rl Limits) detach(number uint32) error {
+// detach removes the program of a limit from its place. It reports whether the limit has one.
+func (rl Limits) detach(number uint32) (placed bool, err error) {
 	place, ok, err := rl.Place(number)
 	if err != nil || !ok {
-		return err
+		return false, err
 	}
 	a := attach.NewAttacher(rl.Tree, "")
 	defer a.Close()
-	return a.In(place, func(conn *attach.Conn) error {
+	return true, a.In(place, func(conn *attach.Conn) error {
 		for _, h := range hook.OfEDT() { // the note does not say which, the filter's class does
 			if err := conn.DeletePlacedFilter(place.Ifindex, h, number); err != nil {
 				return err
@@ -364,7 +368,8 @@ func (rl Limits) Detach() error {
 	numbers, err := rl.numbers()
 	errs := []error{err}
 	for _, n := range numbers {
-		errs = append(errs, rl.detach(n))
+		_, err := rl.detach(n)
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -382,16 +387,20 @@ func (rl Limits) Collect(valid func(uint64) bool) error {
 	var errs []error
 	for number, l := range all {
 		if !valid(l.Owner) {
-			errs = append(errs, rl.release(m, number))
+			errs = append(errs, rl.release(m, number, nil))
 		}
 	}
 	numbers, err := rl.numbers()
 	errs = append(errs, err)
 	for _, n := range numbers {
 		if _, ok := all[n]; !ok {
-			errs = append(errs, rl.release(m, n))
+			errs = append(errs, rl.release(m, n, nil))
 		}
 	}
+	errs = append(errs, pintree.CollectLinks(rl.Paths.EDT(), func(owner uint64, which, number uint32) bool {
+		l, ok, err := m.limits.Get(number)
+		return err != nil || ok && l.Owner == owner && l.Flags&kind == which
+	}))
 	return errors.Join(errs...)
 }
 
@@ -401,15 +410,12 @@ func (rl Limits) CheckShape(_ context.Context, s RateLimit) error {
 	if err != nil {
 		return err
 	}
-	all, err := m.limits.All()
-	if err != nil {
-		return fmt.Errorf("limits: %w", err)
-	}
 	want := s.limit()
-	for number, l := range all {
-		if l.Owner != want.Owner || l.Flags&kind != want.Flags&kind {
-			continue
-		}
+	mine, err := rl.of(m, want.Owner, want.Flags&kind)
+	if err != nil {
+		return err
+	}
+	for number, l := range mine {
 		if l.Rate != want.Rate || l.Burst != want.Burst || l.Flags != want.Flags {
 			return pintree.Differs("the %s limit is %d bytes a second with a burst of %v, want %d and %v",
 				s.direction(), l.Rate, time.Duration(l.Burst), want.Rate, time.Duration(want.Burst))

@@ -34,6 +34,9 @@ func NewLimits(m *bpfsys.Map) Limits { return Limits{m} }
 // Put writes the entry of a number; clocks and counters start anew. E2BIG: the map is full.
 func (l Limits) Put(number uint32, v *Limit) error { return bpfsys.Put(l.m, number, *v) }
 
+// Get returns the entry of a number; false when there is none.
+func (l Limits) Get(number uint32) (Limit, bool, error) { return bpfsys.Lookup[Limit](l.m, number) }
+
 // Delete removes the entry of a number; missing is success.
 func (l Limits) Delete(number uint32) error { return bpfsys.Remove(l.m, number) }
 
@@ -82,7 +85,16 @@ func (n Nets) Of(number uint32) ([]netip.Prefix, error) {
 	return out, err
 }
 
-// Clear removes the networks of a number; none is success.
+// Delete removes networks of a number; missing is success.
+func (n Nets) Delete(number uint32, nets []netip.Prefix) error {
+	var errs []error
+	for _, p := range nets {
+		errs = append(errs, bpfsys.Remove(n.m, key(number, p)))
+	}
+	return errors.Join(errs...)
+}
+
+// Clear removes all networks of a number; none is success. It reads the whole map.
 func (n Nets) Clear(number uint32) error {
 	var stale []netKey
 	err := codec.Each(n.m, func(k *netKey, _ *uint32) bool {

@@ -5,10 +5,14 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
+	"hash/fnv"
+	"iter"
 	"math/bits"
 	"net/netip"
 	"strconv"
+	"unsafe"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
@@ -100,12 +104,31 @@ func ruleFlags(e policy.Entry) uint8 {
 	return uint8(f)
 }
 
-// same reports whether two policies differ in nothing but what was counted.
-func (v *Value) same(w *Value) bool {
+// Same reports whether two policies differ in nothing but what was counted.
+func (v *Value) Same(w *Value) bool {
 	a, b := *v, *w
 	a.clear()
 	b.clear()
 	return a == b
+}
+
+// maxProbes is how many ids a policy may have. More than a few are never tried: a map holds a few hundred policies at most.
+const maxProbes = 32
+
+// ids are those that v may have, in the order in which they are tried. The same rules have the same ones.
+func (v *Value) ids() iter.Seq[uint16] {
+	c := *v
+	c.clear()
+	h := fnv.New64a()
+	_, _ = h.Write(unsafe.Slice((*byte)(unsafe.Pointer(&c)), unsafe.Sizeof(c)))
+	first := h.Sum64()
+	return func(yield func(uint16) bool) {
+		for i := range uint64(maxProbes) {
+			if !yield(uint16(1 + (first+i)%(1<<16-1))) {
+				return
+			}
+		}
+	}
 }
 
 func (v *Value) clear() {
@@ -201,7 +224,7 @@ func (m Map) Get(id uint16) (*Value, bool, error) {
 // Delete removes a policy; missing is success.
 func (m Map) Delete(id uint16) error { return bpfsys.Remove(m.m, uint32(id)) }
 
-// IDs returns the ids that are there. A map has few policies, since pods with the same rules share one.
+// IDs returns the ids that are there.
 func (m Map) IDs() ([]uint16, error) {
 	keys, err := bpfsys.Keys[uint32](m.m)
 	ids := make([]uint16, len(keys))
@@ -211,20 +234,22 @@ func (m Map) IDs() ([]uint16, error) {
 	return ids, err
 }
 
-// Find returns the id of the policy that is the same as v; false when there is none.
-func (m Map) Find(v *Value) (uint16, bool, error) {
-	ids, err := m.IDs()
-	if err != nil {
-		return 0, false, err
-	}
-	for _, id := range ids {
-		if have, ok, err := m.Get(id); err != nil {
+// ErrNoID says that other policies have every id that a policy may have.
+var ErrNoID = errors.New("no free policy id")
+
+// Place returns the id for v, and whether the policy under it is v already. The cost does not depend on the policies in the map. One
+// that was put under another id, as former builds did, is not found: v is there twice then.
+func (m Map) Place(v *Value) (id uint16, there bool, err error) {
+	for id := range v.ids() {
+		have, ok, err := m.Get(id)
+		if err != nil {
 			return 0, false, err
-		} else if ok && have.same(v) {
-			return id, true, nil
+		}
+		if !ok || have.Same(v) {
+			return id, ok, nil
 		}
 	}
-	return 0, false, nil
+	return 0, false, ErrNoID
 }
 
 // Policed is a pod device under a policy.

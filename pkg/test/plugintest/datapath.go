@@ -131,7 +131,7 @@ func (d *Datapath) Enable(_ context.Context, ep loader.Endpoint, f loader.Featur
 }
 
 // Disable takes the feature off, and the endpoint with its last one.
-func (d *Datapath) Disable(_ context.Context, owner uint64, f loader.Feature) error {
+func (d *Datapath) Disable(_ context.Context, owner uint64, f loader.Feature, _ loader.Held) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.Fail["Disable"]; err != nil {

@@ -20,7 +20,7 @@ import (
 type Devices interface {
 	CheckFree(ctx context.Context, owner uint64, addrs []netip.Prefix) error
 	Enable(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
-	Disable(ctx context.Context, owner uint64, f loader.Feature) error
+	Disable(ctx context.Context, owner uint64, f loader.Feature, held loader.Held) error
 	CheckEndpoint(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
 }
 

@@ -92,7 +92,7 @@ func (p *plugin) removeDevices(ctx context.Context, host *rtnl.Handle, a *cniske
 		errs = append(errs, p.removeSpoofCheck(ctx, a, ref))
 	}
 	if !old.found || old.SpoofBackend == backend.EBPF {
-		errs = append(errs, p.removeSpoofEBPF(ctx, a, ref))
+		errs = append(errs, p.removeSpoofEBPF(ctx, a, ref, old.HostIndex))
 	}
 	return errors.Join(errs...)
 }

@@ -55,7 +55,7 @@ func macChecked(ref attachments.ID, hostEnd, podEnd rtnl.Link) loader.Endpoint {
 // spoofCheckEBPF turns the check on. It is in force before the pod has an address.
 func (t *attach) spoofCheckEBPF(ctx context.Context) error {
 	t.rb.Push("source MAC check", func(ctx context.Context) error {
-		return t.spoof.Disable(ctx, t.ref.Owner(), loader.FeatureMACCheck)
+		return t.spoof.Disable(ctx, t.ref.Owner(), loader.FeatureMACCheck, loader.Held{HostIfindex: t.hostEnd.Index})
 	})
 	err := t.spoof.Enable(ctx, macChecked(t.ref, t.hostEnd, t.podEnd), loader.FeatureMACCheck)
 	return cnierr.Wrap(cnierr.CodeKernel, err, "install the source MAC check")
@@ -69,10 +69,11 @@ func (c *inspection) checkSpoofEBPF(ctx context.Context) error {
 	})
 }
 
-// removeSpoofEBPF turns the check off. Where the datapath is not loaded or cannot run there is none.
-func (p *plugin) removeSpoofEBPF(ctx context.Context, a *cniskel.Args, ref attachments.ID) error {
+// removeSpoofEBPF turns the check off. index is that of the host veth, 0 for not known. Where the datapath is not loaded or cannot run
+// there is none.
+func (p *plugin) removeSpoofEBPF(ctx context.Context, a *cniskel.Args, ref attachments.ID, index int) error {
 	err := p.spoofOpener().Existing(ctx, a, func(dp Datapath) error {
-		err := backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeatureMACCheck))
+		err := backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeatureMACCheck, loader.Held{HostIfindex: index}))
 		return cnierr.Wrap(cnierr.CodeKernel, err, "remove the source MAC check")
 	})
 	if errors.Is(err, loader.ErrUnavailable) {

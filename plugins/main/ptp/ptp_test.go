@@ -336,7 +336,7 @@ func TestPrivilegedCheckSees(t *testing.T) {
 			}
 		}, "forwarding is off: net/ipv4/conf/"},
 		{"masquerading", func(s *stage, _ string) {
-			if err := s.DP.Disable(s.T.Context(), ownerOf(s), loader.FeatureMasquerade); err != nil {
+			if err := s.DP.Disable(s.T.Context(), ownerOf(s), loader.FeatureMasquerade, loader.Held{}); err != nil {
 				s.T.Fatal(err)
 			}
 		}, "masquerading"},

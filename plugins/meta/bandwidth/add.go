@@ -89,6 +89,7 @@ func (p *plugin) limit(ctx context.Context, a *cniskel.Args, req *request, ref a
 		defer j.dp.Close()
 	}
 	defer j.rb.Rollback(ctx, &err)
+	j.s.Addrs = loader.HeldBy(addrs).Addrs
 	if err := j.plan(req); err != nil {
 		return nil, err
 	}
@@ -252,7 +253,7 @@ func (j *job) enable(ctx context.Context, addrs []netip.Prefix) error {
 		return backend.ResolveError(err, j.a.IfName, cnierr.CodeKernel)
 	}
 	ep.Ref, ep.Addrs = j.ref, addrs
-	j.rb.Push("queue features", func(ctx context.Context) error { return j.dp.Disable(ctx, j.ref.Owner(), f) })
+	j.rb.Push("queue features", func(ctx context.Context) error { return j.dp.Disable(ctx, j.ref.Owner(), f, j.s.held()) })
 	return backend.EnableError(j.dp.Enable(ctx, ep, f), j.Records.List, "attach %s to the datapath", j.a.IfName)
 }
 

@@ -4,6 +4,7 @@ package bandwidth
 
 import (
 	"context"
+	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
@@ -28,7 +29,7 @@ type Datapath interface {
 	HasFQ() (bool, string)
 	PodByLink(ifindex int) bool
 	SetRateLimit(ctx context.Context, s loader.RateLimit) error
-	RemoveRateLimit(ctx context.Context, owner uint64) error
+	RemoveRateLimit(ctx context.Context, owner uint64, nets []netip.Prefix) error
 	CheckShape(ctx context.Context, s loader.RateLimit) error
 }
 
@@ -84,6 +85,21 @@ type section struct {
 	Alone bool `json:"alone,omitempty"`
 	// Clsact says that the qdisc which carries the redirection to the IFB was made by the plugin.
 	Clsact bool `json:"clsact,omitempty"`
+	// Addrs are the pod's. Records of builds before it have none, not even an empty list.
+	Addrs []netip.Addr `json:"addrs"`
+}
+
+// held is what the datapath holds of the attachment.
+func (s *section) held() loader.Held {
+	return loader.Held{Addrs: s.Addrs, HostIfindex: s.HostIfindex}
+}
+
+// networks are those that the limits are for or not for, nil for not known.
+func (s *section) networks() []netip.Prefix {
+	if s.Backend == "" {
+		return nil // no record
+	}
+	return append(append([]netip.Prefix{}, s.Subnets.Shaped...), s.Subnets.Unshaped...)
 }
 
 // inside reports whether the pod's device has no end on the node.

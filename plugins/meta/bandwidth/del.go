@@ -32,7 +32,7 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 func (p *plugin) withdraw(ctx context.Context, a *cniskel.Args, ref attachments.ID) error {
 	var lost error
 	if _, err := p.Records.Load(ref); errors.Is(err, attachments.ErrNotExist) { // what the datapath holds is found by owner
-		lost = cnierr.Wrap(cnierr.CodeKernel, p.disable(ctx, a, ref), "remove the limits of %s", ref.IfName)
+		lost = cnierr.Wrap(cnierr.CodeKernel, p.disable(ctx, a, ref, &section{}), "remove the limits of %s", ref.IfName)
 	}
 	return errors.Join(lost, p.forget(ctx, a, ref), p.delNamedIFBs(ref))
 }
@@ -55,7 +55,7 @@ func (p *plugin) forget(ctx context.Context, a *cniskel.Args, ref attachments.ID
 		s = section{}
 	}
 	// The qdisc that redirection and datapath share goes with its maker's filters, after those of the other.
-	steps := []func() error{func() error { return delOnNode(&s) }, func() error { return p.disable(ctx, a, ref) }}
+	steps := []func() error{func() error { return delOnNode(&s) }, func() error { return p.disable(ctx, a, ref, &s) }}
 	if s.Clsact {
 		slices.Reverse(steps)
 	}
@@ -130,12 +130,12 @@ func (s *section) inPod() bool {
 }
 
 // disable removes departure times, and lets the pod's flows take the short way again.
-func (p *plugin) disable(ctx context.Context, a *cniskel.Args, ref attachments.ID) error {
+func (p *plugin) disable(ctx context.Context, a *cniskel.Args, ref attachments.ID, s *section) error {
 	err := p.Existing(ctx, a, func(dp Datapath) error {
 		// The programs of limits first: what they hang on may go with the feature.
 		return errors.Join(
-			dp.RemoveRateLimit(ctx, ref.Owner()),
-			backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeatureQueueRx|loader.FeatureQueueTx)))
+			dp.RemoveRateLimit(ctx, ref.Owner(), s.networks()),
+			backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeatureQueueRx|loader.FeatureQueueTx, s.held())))
 	})
 	if errors.Is(err, loader.ErrUnavailable) {
 		return nil

@@ -47,7 +47,7 @@ func (j *job) putEDT(ctx context.Context, at side, s loader.RateLimit) error {
 		return err
 	}
 	j.rb.Push("fq qdisc", func(context.Context) error { return at.h.DelQdisc(at.index, q) })
-	j.rb.Push("departure times", func(ctx context.Context) error { return j.dp.RemoveRateLimit(ctx, j.ref.Owner()) })
+	j.rb.Push("departure times", func(ctx context.Context) error { return j.dp.RemoveRateLimit(ctx, j.ref.Owner(), j.s.networks()) })
 	s.Ref = j.ref
 	return j.dp.SetRateLimit(ctx, s)
 }

@@ -41,9 +41,14 @@ func isIFBName(name string) bool {
 	return strings.Trim(rest, "0123456789abcdef") == ""
 }
 
-// claimedIFBs are the names that records of other attachments hold.
+// claimedIFBs are the names that records of ref's container hold for other attachments. Both names of a device have the container in
+// them. The zero ref stands for all containers and attachments.
 func (p *plugin) claimedIFBs(ref attachments.ID) (map[string]bool, error) {
-	records, err := p.Records.List("")
+	list := func() ([]*attachments.Record, error) { return p.Records.ListOf(ref.ContainerID) }
+	if ref == (attachments.ID{}) {
+		list = func() ([]*attachments.Record, error) { return p.Records.List("") }
+	}
+	records, err := list()
 	claimed := make(map[string]bool)
 	for _, rec := range records {
 		var s section

@@ -8,6 +8,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
@@ -51,6 +52,14 @@ type section struct {
 	Zone       string `json:"zone,omitempty"` // of firewalld
 
 	ref attachments.ID // of the record, where several are listed
+}
+
+// held is what the datapath holds of the attachment. Nothing is known without a record.
+func (s *section) held() loader.Held {
+	if s == nil {
+		return loader.Held{}
+	}
+	return loader.Held{Addrs: s.Addrs}
 }
 
 // same reports that two sections say the same, so that the work of one is that

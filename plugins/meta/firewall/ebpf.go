@@ -111,13 +111,13 @@ func (j *ebpfJob) checkFree(ctx context.Context) error {
 
 func (j *ebpfJob) Close() error { return j.dp.Close() }
 
-// Record adds nothing: the owner is enough.
+// Record adds nothing: owner and addresses are enough.
 func (*ebpfJob) Record(*section) {}
 
 // Apply turns the feature on.
 func (j *ebpfJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 	rb.Push("admit feature", func(ctx context.Context) error {
-		return j.dp.Disable(ctx, j.ep.Ref.Owner(), loader.FeatureAdmit)
+		return j.dp.Disable(ctx, j.ep.Ref.Owner(), loader.FeatureAdmit, loader.HeldBy(j.ep.Addrs))
 	})
 	return backend.EnableError(j.dp.Enable(ctx, j.ep, loader.FeatureAdmit), j.list, "admit %s", j.ep.Ref.IfName)
 }
@@ -126,7 +126,7 @@ func (j *ebpfJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 // record names.
 func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, s *section) error {
 	err := b.Existing(ctx, a, func(dp Datapath) error {
-		err := backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeatureAdmit))
+		err := backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeatureAdmit, s.held()))
 		return cnierr.Wrap(cnierr.CodeKernel, err, "withdraw the admission of %s", ref.IfName)
 	})
 	if s == nil && errors.Is(err, loader.ErrUnavailable) {

@@ -84,14 +84,14 @@ type ebpfJob struct {
 
 func (j *ebpfJob) Close() error { return j.dp.Close() }
 
-// Record adds nothing: keys and owner are enough.
-func (*ebpfJob) Record(*section) {}
+// Record adds the addresses, by which DEL finds the endpoint.
+func (j *ebpfJob) Record(s *section) { s.Addrs = loader.HeldBy(j.ep.Addrs).Addrs }
 
 // Apply makes the endpoint and the hostPorts.
 func (j *ebpfJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 	owner := j.ep.Ref.Owner()
 	rb.Push("publish feature", func(ctx context.Context) error {
-		return j.dp.Disable(ctx, owner, loader.FeaturePublish)
+		return j.dp.Disable(ctx, owner, loader.FeaturePublish, loader.HeldBy(j.ep.Addrs))
 	})
 	if err := j.dp.Enable(ctx, j.ep, loader.FeaturePublish); err != nil {
 		return j.b.enableError(err, "attach %s to the datapath", j.ep.Ref.IfName)
@@ -102,6 +102,15 @@ func (j *ebpfJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 	return cnierr.Wrap(cnierr.CodeKernel, j.dp.SetHostPorts(ctx, owner, j.before, j.ports), "publish host ports")
 }
 
+// held is what the record says of the endpoint. Nothing is known without ports of a record.
+func (b ebpf) held(ref attachments.ID, ports []portKey) loader.Held {
+	if ports == nil {
+		return loader.Held{}
+	}
+	s, _, _ := attachments.ReadSection[section](b.Records, ref, Name)
+	return loader.Held{Addrs: s.Addrs}
+}
+
 // Remove takes out the ports and the publish feature. It leaves a port alone that
 // another attachment has taken since. A node that cannot run eBPF holds nothing
 // that no record names.
@@ -110,7 +119,7 @@ func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, p
 		// Ports first: a port must not lead to a pod whose endpoint is gone.
 		err := errors.Join(
 			backend.IgnoreNotLoaded(dp.RemoveHostPorts(ctx, ref.Owner(), recordKeys(ports))),
-			backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeaturePublish)))
+			backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeaturePublish, b.held(ref, ports))))
 		return cnierr.Wrap(cnierr.CodeKernel, err, "withdraw host ports")
 	})
 	if ports == nil && errors.Is(err, loader.ErrUnavailable) {

@@ -112,6 +112,7 @@ func (p *plugin) publish(ctx context.Context, a *cniskel.Args, ref attachments.I
 	defer rb.Rollback(ctx, &err)
 
 	data := parts.section()
+	data.Addrs = data.addrs(before)
 	// Until the jobs are applied, DEL has to find the ports of an earlier ADD too. If Begin fails, the record of that ADD stays.
 	if err := p.Records.Begin(ref, a.Netns, Name, data.with(before)); err != nil {
 		return cnierr.Wrap(cnierr.CodeState, err, "record the attachment")

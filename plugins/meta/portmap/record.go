@@ -20,6 +20,8 @@ type section struct {
 	Ports []portKey `json:"ports"`
 	// Localnet is the device whose route_localnet this attachment relies on.
 	Localnet string `json:"localnet,omitempty"`
+	// Addrs are the pod's, for eBPF. Records of builds before it have none.
+	Addrs []netip.Addr `json:"addrs,omitempty"`
 }
 
 // portKey is one published port as a record holds it, with its target and its
@@ -51,6 +53,8 @@ type recordedPorts struct {
 	missing bool      // with unknown: there is no record at all
 	none    bool      // the record has no section of this plugin
 	keys    []portKey // what the section says
+
+	addrs []netip.Addr // of the endpoint, as the section says; nil: not known
 }
 
 // recordedPorts reads the record.
@@ -66,7 +70,7 @@ func (p *plugin) recordedPorts(ref attachments.ID) recordedPorts {
 	case !ok:
 		return recordedPorts{none: true}
 	}
-	return recordedPorts{keys: s.Ports}
+	return recordedPorts{keys: s.Ports, addrs: s.Addrs}
 }
 
 // with returns the section with the ports that eBPF has of an earlier ADD. SetHostPorts takes out only what it is told of. The tables
@@ -81,6 +85,22 @@ func (s section) with(before recordedPorts) section {
 	}
 	s.Ports = append(s.Ports, now...)
 	return s
+}
+
+// addrs returns the section's addresses with those of an earlier ADD: nothing but DEL takes out the endpoint of an address that the pod
+// does not have any more. nil: those are not known.
+func (s section) addrs(before recordedPorts) []netip.Addr {
+	earlier := slices.ContainsFunc(before.keys, func(k portKey) bool { return k.Backend == backend.EBPF })
+	if before.unknown && !before.missing || earlier && before.addrs == nil {
+		return nil
+	}
+	out := slices.Clone(before.addrs)
+	for _, a := range s.Addrs {
+		if !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 // keysFor returns the keys that a backend may hold of an earlier ADD, nil for not known. An ADD writes its record before its first

@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
@@ -73,6 +74,12 @@ func (p *plugin) tune(ctx context.Context, a *cniskel.Args, ns *netns.NS, w *wan
 	for path, v := range old.Sysctl {
 		s.Sysctl[path] = v // of before the first ADD
 	}
+	if w.mac != nil {
+		s.Addrs = loader.HeldBy(cniconf.PodAddrs(w.prev, a.IfName)).Addrs
+		if before.link.Kind == "veth" {
+			s.HostIfindex = before.link.PeerIndex
+		}
+	}
 	if w.link() {
 		s.Backup = backupPath(w.dataDir, a)
 	} else {
@@ -99,7 +106,7 @@ func (p *plugin) tune(ctx context.Context, a *cniskel.Args, ns *netns.NS, w *wan
 	if err := ns.Do(func() error { return apply(a.IfName, w) }); err != nil {
 		return err
 	}
-	if err := p.announce(ctx, a, ref, w, before, &rb); err != nil {
+	if err := p.announce(ctx, a, ref, w, before, s.held(), &rb); err != nil {
 		return err
 	}
 	return cnierr.Wrap(cnierr.CodeState, p.Records.Complete(ref, Name, s), "complete the attachment record")
@@ -128,14 +135,14 @@ func (p *plugin) backUp(file string, before *found, w *wanted, again bool, rb *r
 	return nil
 }
 
-func (p *plugin) announce(ctx context.Context, a *cniskel.Args, ref attachments.ID, w *wanted, before *found, rb *rollback.Stack) error {
+func (p *plugin) announce(ctx context.Context, a *cniskel.Args, ref attachments.ID, w *wanted, before *found, held loader.Held, rb *rollback.Stack) error {
 	if w.mac == nil {
 		return nil
 	}
 	rb.Push("hardware address in the datapath", func(ctx context.Context) error {
-		return p.announceMAC(ctx, a, ref, before.link.MAC)
+		return p.announceMAC(ctx, a, ref, before.link.MAC, held)
 	})
-	return p.announceMAC(ctx, a, ref, w.mac)
+	return p.announceMAC(ctx, a, ref, w.mac, held)
 }
 
 func openNS(path string) (*netns.NS, error) {

@@ -69,7 +69,7 @@ func (p *plugin) leave(ref attachments.ID, s *section) error {
 	if err != nil {
 		return err
 	}
-	records, err := p.Records.List("")
+	records, err := p.Records.ListOf(ref.ContainerID)
 	slices.SortFunc(records, func(x, y *attachments.Record) int { return x.Created.Compare(y.Created) })
 	errs := []error{err}
 	for _, rec := range records {
@@ -108,7 +108,7 @@ func (p *plugin) putBack(ctx context.Context, a *cniskel.Args, ref attachments.I
 		return
 	}
 	if mac, err := net.ParseMAC(b.MAC); err == nil {
-		logged(a.Log, "hardware address in the datapath", p.announceMAC(ctx, a, ref, mac))
+		logged(a.Log, "hardware address in the datapath", p.announceMAC(ctx, a, ref, mac, s.held()))
 	}
 }
 

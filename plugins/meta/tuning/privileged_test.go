@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
@@ -38,7 +39,7 @@ func write(t *testing.T, file, text string) {
 // fakeDatapath remembers the last hardware address it was told.
 type fakeDatapath struct{ mac map[uint64]string }
 
-func (f *fakeDatapath) SetMAC(_ context.Context, owner uint64, mac net.HardwareAddr) error {
+func (f *fakeDatapath) SetMAC(_ context.Context, owner uint64, mac net.HardwareAddr, _ loader.Held) error {
 	f.mac[owner] = mac.String()
 	return nil
 }

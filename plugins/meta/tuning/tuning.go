@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
@@ -33,7 +34,7 @@ const (
 // Datapath is what the plugin needs of *loader.Datapath: an endpoint whose
 // hardware address changes must be told, or its packets count as spoofed.
 type Datapath interface {
-	SetMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error
+	SetMAC(ctx context.Context, owner uint64, mac net.HardwareAddr, held loader.Held) error
 	Close() error
 }
 
@@ -78,7 +79,13 @@ type section struct {
 	Backup string `json:"backup,omitempty"`
 	// Sysctl holds the values that ADD found, by path below /proc/sys.
 	Sysctl map[string]string `json:"sysctl,omitempty"`
+	// HostIfindex and Addrs say where the datapath has the pod's MAC, if ADD set one. Records of builds before it have none.
+	HostIfindex int          `json:"hostIfindex,omitempty"`
+	Addrs       []netip.Addr `json:"addrs,omitempty"`
 }
+
+// held is what the datapath holds of the attachment.
+func (s *section) held() loader.Held { return loader.Held{Addrs: s.Addrs, HostIfindex: s.HostIfindex} }
 
 // recall returns the section of an earlier ADD of the same attachment.
 func (p *plugin) recall(ref attachments.ID) (s section, found bool, path string) {
@@ -86,7 +93,7 @@ func (p *plugin) recall(ref attachments.ID) (s section, found bool, path string)
 }
 
 // announceMAC tells the datapath, where one is loaded, the pod's address.
-func (p *plugin) announceMAC(ctx context.Context, a *cniskel.Args, ref attachments.ID, mac net.HardwareAddr) error {
+func (p *plugin) announceMAC(ctx context.Context, a *cniskel.Args, ref attachments.ID, mac net.HardwareAddr, held loader.Held) error {
 	if p.OpenExisting == nil {
 		return nil
 	}
@@ -98,7 +105,7 @@ func (p *plugin) announceMAC(ctx context.Context, a *cniskel.Args, ref attachmen
 		return cnierr.Wrap(cnierr.CodeKernel, err, "open the datapath")
 	}
 	defer dp.Close()
-	return cnierr.Wrap(cnierr.CodeKernel, dp.SetMAC(ctx, ref.Owner(), mac), "tell the datapath the hardware address %s", mac)
+	return cnierr.Wrap(cnierr.CodeKernel, dp.SetMAC(ctx, ref.Owner(), mac, held), "tell the datapath the hardware address %s", mac)
 }
 
 // logged is for DEL, which must not fail: what cannot be restored is said.

@@ -44,6 +44,14 @@ type held struct {
 	spare []netip.Prefix
 }
 
+// inDatapath is what the datapath holds.
+func (h held) inDatapath() loader.Held {
+	if h.addrs == nil {
+		return loader.Held{}
+	}
+	return loader.HeldBy(h.addrs)
+}
+
 func (n Node) chooser() backend.Chooser[Backend, Netfilter] {
 	return backend.Chooser[Backend, Netfilter]{
 		Key: "ipMasqBackend", Prefix: prefix, EBPF: ebpf{n}, Netfilter: n.Netfilter,

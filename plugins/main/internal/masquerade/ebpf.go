@@ -53,7 +53,7 @@ func (j ebpfJob) CheckFree(ctx context.Context, ref attachments.ID, addrs []neti
 // Apply hands the pod to the datapath.
 func (j ebpfJob) Apply(ctx context.Context, ep loader.Endpoint, rb *rollback.Stack) error {
 	rb.Push("masquerading", func(ctx context.Context) error {
-		return j.dp.Disable(ctx, ep.Ref.Owner(), loader.FeatureMasquerade)
+		return j.dp.Disable(ctx, ep.Ref.Owner(), loader.FeatureMasquerade, loader.HeldBy(ep.Addrs))
 	})
 	return backend.EnableError(j.dp.Enable(ctx, ep, loader.FeatureMasquerade), j.b.List, "masquerade the pod")
 }
@@ -62,9 +62,9 @@ func (j ebpfJob) Apply(ctx context.Context, ep loader.Endpoint, rb *rollback.Sta
 // the datapath is not loaded, where another process has removed its maps, or
 // where eBPF cannot run. A DEL that failed for one of these would block the
 // plugins before it in the chain.
-func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, _ held) error {
+func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, h held) error {
 	err := b.opener().Existing(ctx, a, func(dp Datapath) error {
-		err := backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeatureMasquerade))
+		err := backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeatureMasquerade, h.inDatapath()))
 		return cnierr.Wrap(cnierr.CodeKernel, err, "stop masquerading the pod")
 	})
 	if errors.Is(err, loader.ErrUnavailable) {

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+
+	"github.com/sluice-cni/sluice/pkg/test/e2etest"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
+)
+
+// cost is what the plugins of one verb ask the kernel for, by kind. The units are calls, or bytes where the name says so.
+type cost map[string]int
+
+// Names of costs beside the commands of bpf(2) and the walked maps.
+const (
+	costRequests  = "netlink requests"
+	costAnswers   = "bytes of netlink answers"
+	costDirectory = "bytes of directory entries"
+	costRead      = "bytes read from files"
+	costCalls     = "calls of plugins"
+	walkPrefix    = "walks of "
+)
+
+// tracer starts plugins under strace while it is on.
+type tracer struct {
+	invoke.Exec
+
+	strace, dir string
+
+	mu  sync.Mutex
+	on  bool
+	got cost
+}
+
+func (x *tracer) ExecPlugin(ctx context.Context, path string, stdin []byte, env []string) ([]byte, error) {
+	if !x.on {
+		return x.Exec.ExecPlugin(ctx, path, stdin, env)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	file := filepath.Join(x.dir, "trace")
+	cmd := exec.CommandContext(ctx, x.strace, "-f", "-qq", "-s", "256", "-e", "trace=sendto,sendmsg,recvfrom,recvmsg,bpf,getdents64,read,close", "-e", "signal=none", "-o", file, path)
+	var errOut bytes.Buffer
+	cmd.Env, cmd.Stdin, cmd.Stderr = env, bytes.NewReader(stdin), &errOut
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s%s", err, out, errOut.Bytes())
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	x.got[costCalls]++
+	x.got.add(string(raw))
+	return out, nil
+}
+
+var (
+	// A call, perhaps with its end: another thread may come in between, and its end then stands in a line of its own.
+	tracedCall = regexp.MustCompile(`^[0-9]+ +(?:<\.\.\. )?([a-z0-9_]+)(?:\(| resumed>)(.*)$`)
+	tracedEnd  = regexp.MustCompile(`= (-?[0-9]+)(?: .*)?$`)
+	bpfCommand = regexp.MustCompile(`^(BPF_[A-Z_]+), `)
+	pinnedName = regexp.MustCompile(`pathname="[^"]*/maps/([^"/]+)"`)
+	mapFD      = regexp.MustCompile(`map_fd=([0-9]+)`)
+)
+
+// add counts what one plugin process did.
+func (c cost) add(trace string) {
+	mapOf := make(map[string]string) // by descriptor
+	opening := ""
+	for line := range strings.Lines(trace) {
+		line = strings.TrimSpace(line)
+		m := tracedCall.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		name, args, begins := m[1], m[2], !strings.Contains(line, "<... ")
+		result := -1
+		if e := tracedEnd.FindStringSubmatch(line); e != nil {
+			result, _ = strconv.Atoi(e[1])
+		}
+		switch name {
+		case "sendto", "sendmsg":
+			if begins {
+				c[costRequests]++
+			}
+		case "recvfrom", "recvmsg":
+			c[costAnswers] += max(result, 0)
+		case "getdents64":
+			c[costDirectory] += max(result, 0)
+		case "read":
+			c[costRead] += max(result, 0)
+		case "bpf":
+			if n := bpfCommand.FindStringSubmatch(args); begins && n != nil {
+				c[n[1]]++
+				if n[1] == "BPF_MAP_LOOKUP_BATCH" || n[1] == "BPF_MAP_GET_NEXT_KEY" {
+					fd := mapFD.FindStringSubmatch(args)
+					c[walkPrefix+mapOf[fd[1]]]++
+				}
+			}
+			if p := pinnedName.FindStringSubmatch(args); p != nil {
+				opening = p[1]
+			}
+			if opening != "" && result >= 0 {
+				mapOf[strconv.Itoa(result)], opening = opening, ""
+			}
+		}
+	}
+}
+
+// mayWalk are the maps that a verb may read as a whole. They have what is the node's own, whatever the number of its pods: its addresses
+// (one for the gateways of all pods of a subnet), its uplinks, and the denylist.
+var mayWalk = []string{"sl_node_addrs", "sl_uplinks", "sl_denylist"}
+
+// What a verb asks the kernel for, and how much the kernel answers, is the same on a full node as on an empty one.
+func TestPrivilegedVerbCostIsFlat(t *testing.T) {
+	t.Parallel()
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const few, many = 10, 200
+	limits := e2etest.BandwidthLimits("ingress", 1e9, 1e7) // without sch_fq, an egress limit lists the names of records
+	rules := e2etest.Attributes{"ingressPolicy": "isolated"}
+	for name, n := range map[string]e2etest.Network{
+		"ptp":    {Main: "ptp", Plugins: []string{}},
+		"bridge": {Plugins: []string{"portmap", "firewall", "bandwidth"}, Bandwidth: limits, Firewall: rules},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newCostLab(t, n, strace)
+			l.fill(few)
+			at10 := l.measure()
+			l.fill(many)
+			at200 := l.measure()
+			for verb, before := range at10 {
+				after := at200[verb]
+				t.Logf("%s: %v", verb, before)
+				for _, c := range []cost{before, after} {
+					for kind := range c {
+						if m, ok := strings.CutPrefix(kind, walkPrefix); ok && !slices.Contains(mayWalk, m) {
+							t.Errorf("%s walks the map %q: it may be as large as the node", verb, m)
+						}
+					}
+				}
+				if before[costCalls] == 0 || before[costRequests] == 0 || before["BPF_MAP_LOOKUP_ELEM"] == 0 {
+					t.Errorf("%s was not traced: %v", verb, before)
+				}
+				for kind, n := range after {
+					if n > before[kind]+slack(kind) {
+						t.Errorf("%s: %d %s with %d pods, %d with %d: the cost grows", verb, before[kind], kind, few, n, many)
+					}
+				}
+			}
+		})
+	}
+}
+
+// slack is how much more than before a cost may be: names of pods, ports and devices get longer by a digit.
+func slack(kind string) int {
+	switch kind {
+	case costAnswers, costRead, costDirectory:
+		return 128
+	}
+	return 0
+}
+
+// costLab is a node whose pods come and go by one network.
+type costLab struct {
+	t    *testing.T
+	w    *e2etest.World
+	rt   *netlab.Runtime
+	x    *tracer
+	pods int
+
+	measured int
+}
+
+func newCostLab(t *testing.T, n e2etest.Network, strace string) *costLab {
+	t.Helper()
+	w := e2etest.NewWorld(t)
+	x := &tracer{Exec: netlab.NewExec(w.Stderr), strace: strace, dir: t.TempDir()}
+	rt, err := w.Node.CNI(netlab.CNIOptions{Path: []string{e2etest.Programs.Dir}, Conflist: n.Conflist(t), Exec: x})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &costLab{t: t, w: w, rt: rt, x: x}
+}
+
+// attachment makes the namespace of pod i and describes it. Each pod has a hostPort.
+func (l *costLab) attachment(i int) (netlab.Attachment, error) {
+	name := fmt.Sprintf("pod%04d", i)
+	p, err := l.w.Node.NewPod(name)
+	if err != nil {
+		return netlab.Attachment{}, err
+	}
+	l.t.Cleanup(func() { _ = p.Close() })
+	return netlab.Attachment{ContainerID: name, NetNS: p.Path, Capabilities: map[string]any{
+		"portMappings": []map[string]any{{"hostPort": 20000 + i, "containerPort": 80, "protocol": "tcp"}},
+	}}, nil
+}
+
+func (l *costLab) verb(f func(context.Context, netlab.Attachment) error, a netlab.Attachment) error {
+	ctx, cancel := context.WithTimeout(context.Background(), e2etest.VerbTimeout)
+	defer cancel()
+	return f(ctx, a)
+}
+
+func (l *costLab) add(ctx context.Context, a netlab.Attachment) error {
+	_, err := l.rt.Add(ctx, a)
+	return err
+}
+
+// fill attaches pods until there are so many.
+func (l *costLab) fill(to int) {
+	l.t.Helper()
+	var wg sync.WaitGroup
+	errs := make(chan error, to)
+	next := make(chan int)
+	for range 4 {
+		wg.Go(func() {
+			for i := range next {
+				a, err := l.attachment(i)
+				if err == nil {
+					err = l.verb(l.add, a)
+				}
+				if err != nil {
+					errs <- err
+				}
+			}
+		})
+	}
+	for ; l.pods < to; l.pods++ {
+		next <- l.pods
+	}
+	close(next)
+	wg.Wait()
+	select {
+	case err := <-errs:
+		l.t.Fatal(err)
+	default:
+	}
+}
+
+// measure returns the least of three costs of each verb: the kernel repeats a dump during which a table changed, as by duplicate address
+// detection, and a free number is looked for at random.
+func (l *costLab) measure() map[string]cost {
+	l.t.Helper()
+	least := make(map[string]cost)
+	for range 3 {
+		time.Sleep(300 * time.Millisecond) // the last look at the node holds so long
+		l.measured++
+		a, err := l.attachment(9000 + l.measured)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		for _, v := range []struct {
+			name string
+			do   func(context.Context, netlab.Attachment) error
+		}{{"ADD", l.add}, {"CHECK", l.rt.Check}, {"DEL", l.rt.Del}} {
+			l.x.on, l.x.got = true, make(cost)
+			err := l.verb(v.do, a)
+			l.x.on = false
+			if err != nil {
+				l.t.Fatalf("%s: %v", v.name, err)
+			}
+			if least[v.name] == nil {
+				least[v.name] = l.x.got
+			}
+			for kind, n := range least[v.name] {
+				least[v.name][kind] = min(n, l.x.got[kind])
+			}
+		}
+	}
+	return least
+}
