@@ -61,17 +61,14 @@ func (InProcess) Pin(_ context.Context, o loadapi.LoadRequest) (loadapi.LoadResu
 		return done, fmt.Errorf("programs of build %.12s are asked for, and this program has those of %.12s: install both of one release", o.Build, bpfgen.Build)
 	}
 	raiseMemlock()
-	specs, err := configure(o)
-	if err != nil {
-		return done, err
-	}
-	maps, err := openMaps(o.Maps, specs)
+	maps := make(shared)
 	defer maps.close()
+	collections, err := loadAll(o, maps)
 	if err != nil {
 		return done, err
 	}
 	var errs []error
-	for name, v := range verifyAll(specs, maps) {
+	for name, v := range collections {
 		if v.err == nil {
 			v.err = v.pin(o.Dir)
 		}
@@ -87,32 +84,41 @@ func (InProcess) Pin(_ context.Context, o loadapi.LoadRequest) (loadapi.LoadResu
 	return done, err
 }
 
-// configure reads the objects and sets constants and map sizes.
+// configure reads all objects and sets constants and map sizes.
 func configure(o loadapi.LoadRequest) (map[string]*ebpf.CollectionSpec, error) {
 	specs := make(map[string]*ebpf.CollectionSpec, len(o.Objects))
 	for _, name := range o.Objects {
-		object, ok := read[name]
-		if !ok {
-			return nil, fmt.Errorf("there is no program %q", name)
-		}
-		spec, err := object()
+		spec, err := configureOne(o, name)
 		if err != nil {
-			return nil, fmt.Errorf("read object of %s: %w", name, err)
-		}
-		if err := errors.Join(apply(spec, o.Constants), makeL3(spec, name)); err != nil {
-			return nil, fmt.Errorf("configure %s: %w", name, err)
-		}
-		for m, n := range o.Sizes {
-			if s, ok := spec.Maps[m]; ok {
-				s.MaxEntries = n
-			}
-		}
-		if p := spec.Programs[objects.XDPDenylistProgSlXdpDenylist]; p != nil && bpfsys.KernelAtLeast(5, 18) {
-			p.Flags |= unix.BPF_F_XDP_HAS_FRAGS // without it drivers refuse a program on devices with a large MTU
+			return nil, err
 		}
 		specs[name] = spec
 	}
 	return specs, nil
+}
+
+// configureOne reads the object of that name and sets constants and map sizes.
+func configureOne(o loadapi.LoadRequest, name string) (*ebpf.CollectionSpec, error) {
+	object, ok := read[name]
+	if !ok {
+		return nil, fmt.Errorf("there is no program %q", name)
+	}
+	spec, err := object()
+	if err != nil {
+		return nil, fmt.Errorf("read object of %s: %w", name, err)
+	}
+	if err := errors.Join(apply(spec, o.Constants), makeL3(spec, name)); err != nil {
+		return nil, fmt.Errorf("configure %s: %w", name, err)
+	}
+	for m, n := range o.Sizes {
+		if s, ok := spec.Maps[m]; ok {
+			s.MaxEntries = n
+		}
+	}
+	if p := spec.Programs[objects.XDPDenylistProgSlXdpDenylist]; p != nil && bpfsys.KernelAtLeast(5, 18) {
+		p.Flags |= unix.BPF_F_XDP_HAS_FRAGS // without it drivers refuse a program on devices with a large MTU
+	}
+	return spec, nil
 }
 
 // apply writes the constants into spec. A name that the object does not have is an error, so that C and Go cannot drift apart.
@@ -174,22 +180,19 @@ func (s shared) close() {
 	}
 }
 
-// openMaps returns the maps of specs that are pinned in dir already, with all they hold, and new ones for the rest.
-func openMaps(dir string, specs map[string]*ebpf.CollectionSpec) (shared, error) {
-	maps := make(shared)
-	for _, spec := range specs {
-		for name, s := range spec.Maps {
-			if s.Pinning != ebpf.PinByName || maps[name] != nil {
-				continue
-			}
-			m, err := openOrMake(filepath.Join(dir, name), s)
-			if err != nil {
-				return maps, err
-			}
-			maps[name] = m
+// open adds the maps of spec: those that are pinned in dir already, with all they hold, and new ones for the rest.
+func (s shared) open(dir string, spec *ebpf.CollectionSpec) error {
+	for name, m := range spec.Maps {
+		if m.Pinning != ebpf.PinByName || s[name] != nil {
+			continue
 		}
+		opened, err := openOrMake(filepath.Join(dir, name), m)
+		if err != nil {
+			return err
+		}
+		s[name] = opened
 	}
-	return maps, nil
+	return nil
 }
 
 func openOrMake(path string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
@@ -254,25 +257,90 @@ type verified struct {
 	err error
 }
 
-// verifyAll loads collections at the same time, for nearly all of it is the verifier's work in the kernel, which takes no lock
-// there. Pinning is left to the caller: these goroutines run on any thread, and a path means something by the thread's mount
-// namespace.
-func verifyAll(specs map[string]*ebpf.CollectionSpec, maps shared) map[string]*verified {
-	cache := btf.NewCache() // shared: decoding the kernel's types is the slow part beside
-	out := make(map[string]*verified, len(specs))
-	var group sync.WaitGroup
-	for name, spec := range specs {
-		v := new(verified)
-		out[name] = v
-		group.Go(func() { v.Collection, v.err = verify(name, spec, maps, cache) })
+// heaviest are the objects that take the verifier longest, the longest first: a tenth of a second of one CPU and less. The others take a
+// few milliseconds each. Begun last, one of these would keep one CPU busy alone.
+var heaviest = []string{objects.FromPodProgSlFromPod, objects.FromUplinkProgSlFromUplink, objects.ToPodProgSlToPod, objects.ToUplinkProgSlToUplink}
+
+// inOrder returns the names of objects, the heaviest first.
+func inOrder(names []string) []string {
+	rank := func(name string) int {
+		if i := slices.Index(heaviest, name); i >= 0 {
+			return i
+		}
+		return len(heaviest)
 	}
-	group.Wait()
+	out := slices.Clone(names)
+	slices.SortStableFunc(out, func(a, b string) int { return rank(a) - rank(b) })
 	return out
 }
 
-func verify(name string, spec *ebpf.CollectionSpec, maps shared, cache *btf.Cache) (*ebpf.Collection, error) {
+// configured is an object that has been read.
+type configured struct {
+	name string
+	spec *ebpf.CollectionSpec
+	err  error
+}
+
+// loadAll reads the objects of o one after the other and has each verified as soon as it is read, all at the same time: nearly all of it
+// is the verifier's work in the kernel, which takes no lock there. The maps are opened here, and pinning is left to the caller. The
+// other goroutines run on any thread, and a path means something by the thread's mount namespace.
+//
+// An error is about an object or a map: nothing is loaded then. What the verifier says is in the collections.
+func loadAll(o loadapi.LoadRequest, maps shared) (map[string]*verified, error) {
+	specs := make(chan configured)
+	go func() {
+		defer close(specs)
+		for _, name := range inOrder(o.Objects) {
+			c := configured{name: name}
+			c.spec, c.err = configureOne(o, name)
+			specs <- c
+		}
+	}()
+	cache := btf.NewCache() // shared: decoding the kernel's types is the slow part beside
+	out := make(map[string]*verified, len(o.Objects))
+	var group sync.WaitGroup
+	var failed error
+	for c := range specs {
+		if failed == nil {
+			failed = c.err
+		}
+		if failed == nil {
+			failed = prepare(c, o.Maps, maps)
+		}
+		if failed != nil {
+			continue
+		}
+		v, replace := new(verified), c.replacements(maps)
+		out[c.name] = v
+		group.Go(func() { v.Collection, v.err = verify(c, replace, cache) })
+	}
+	group.Wait()
+	if failed == nil {
+		return out, nil
+	}
+	for _, v := range out {
+		if v.err == nil {
+			v.Close()
+		}
+	}
+	return nil, failed
+}
+
+// prepare opens the maps of c and tells its programs their sizes.
+func prepare(c configured, dir string, maps shared) error {
+	if err := maps.open(dir, c.spec); err != nil {
+		return err
+	}
+	if err := size(c.spec, maps); err != nil {
+		return fmt.Errorf("configure %s: %w", c.name, err)
+	}
+	return nil
+}
+
+// replacements are the maps that the programs of c share with others.
+func (c configured) replacements(maps shared) map[string]*ebpf.Map {
 	replace := make(map[string]*ebpf.Map)
-	for m, s := range spec.Maps {
+	for m, s := range c.spec.Maps {
 		if s.Pinning != ebpf.PinByName {
 			continue
 		}
@@ -280,12 +348,13 @@ func verify(name string, spec *ebpf.CollectionSpec, maps shared, cache *btf.Cach
 		s.MaxEntries = maps[m].MaxEntries()
 		replace[m] = maps[m]
 	}
-	if err := size(spec, maps); err != nil {
-		return nil, fmt.Errorf("configure %s: %w", name, err)
-	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Cache: cache})
+	return replace
+}
+
+func verify(c configured, replace map[string]*ebpf.Map, cache *btf.Cache) (*ebpf.Collection, error) {
+	coll, err := ebpf.NewCollectionWithOptions(c.spec, ebpf.CollectionOptions{MapReplacements: replace, Cache: cache})
 	if err != nil {
-		return nil, fmt.Errorf("load %s: %w", name, err)
+		return nil, fmt.Errorf("load %s: %w", c.name, err)
 	}
 	return coll, nil
 }
