@@ -6,6 +6,7 @@
 //
 //	bench [quick]   traffic and ADD/DEL side by side, under 3 minutes
 //	bench add       ADD of each interface plugin side by side
+//	bench first-add the first ADD after boot, which loads the programs
 //	bench churn     many pods come and go at once: mixed plugins, and against upstream
 //	bench deny      a denied source floods an uplink: the denylist, and a DROP in iptables' raw table
 //	bench profile   where the time of ADD and DEL goes, plugin by plugin
@@ -52,6 +53,8 @@ func main() {
 		err = runQuick(ctx, args)
 	case "add":
 		err = runAdd(ctx, args)
+	case "first-add":
+		err = runFirstAdd(ctx, args)
 	case "churn":
 		err = runChurn(ctx, args)
 	case "deny":
@@ -67,7 +70,7 @@ func main() {
 	case "compare":
 		err = runCompare(args)
 	default:
-		err = fmt.Errorf("unknown command %q: quick, add, churn, profile, deny, udp, bandwidth, report or compare", command)
+		err = fmt.Errorf("unknown command %q: quick, add, first-add, churn, profile, deny, udp, bandwidth, report or compare", command)
 	}
 	if errors.Is(err, flag.ErrHelp) {
 		os.Exit(2)
