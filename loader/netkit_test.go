@@ -87,8 +87,8 @@ func TestPrivilegedNetkitHooks(t *testing.T) {
 	}
 
 	owner := ep.Ref.Owner()
-	e.ok(d.Disable(e.ctx, owner, FeatureMasquerade))
-	e.ok(d.Disable(e.ctx, owner, FeatureMACCheck))
+	e.ok(d.Disable(e.ctx, owner, FeatureMasquerade, Held{}))
+	e.ok(d.Disable(e.ctx, owner, FeatureMACCheck, Held{}))
 	if ids := e.netkitPrograms(ep.HostIfindex); len(ids) != 0 {
 		t.Errorf("%v is left on the pair", ids)
 	}

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "797d984a5861c8c11e1aead4ba400618396eb4ce7adf28a41c7ca3c277c7b23d"
+const build = "ef6e907818c4467da5a8f207aa464ed3b025edbaaf3721b065ebeee2bfe762c8"
