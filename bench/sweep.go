@@ -47,7 +47,7 @@ func (r *fullReport) build(ctx context.Context, pods int) (worlds []*subject.Wor
 			why = fmt.Sprintf("%d pods took too long already", fewer)
 		}
 		if why != "" {
-			r.record.Skip(record.AxisPods, pods, s.Name, why)
+			r.record.LeaveOut(record.AxisPods, pods, s.Name, why)
 			continue
 		}
 		w, err := subject.Build(ctx, subject.Options{
@@ -55,7 +55,7 @@ func (r *fullReport) build(ctx context.Context, pods int) (worlds []*subject.Wor
 			Parallel: runtime.NumCPU(), Until: time.Now().Add(r.setUpOf(pods)),
 		}, func(done int) { r.say("attaching through %s: %d of %d", s.Name, done, pods) })
 		if errors.Is(err, subject.ErrTime) {
-			r.record.Skip(record.AxisPods, pods, s.Name, err.Error())
+			r.record.LeaveOut(record.AxisPods, pods, s.Name, err.Error())
 			r.slow[s.Name] = pods
 			continue
 		}
@@ -111,7 +111,7 @@ func (r *fullReport) byConnections(ctx context.Context, worlds []*subject.World)
 		for _, w := range worlds {
 			r.say("opening %d connections through %s", n, w.Suite.Name)
 			if err := w.Hold(n); err != nil {
-				r.record.Skip(record.AxisConnections, n, w.Suite.Name, err.Error())
+				r.record.LeaveOut(record.AxisConnections, n, w.Suite.Name, err.Error())
 				able = slices.DeleteFunc(able, func(o *subject.World) bool { return o == w })
 			}
 		}
@@ -153,7 +153,7 @@ func (r *fullReport) rounds(ctx context.Context, worlds []*subject.World, at, ro
 	for round := range rounds {
 		if why := r.late(); why != "" && round >= minRounds {
 			for _, w := range worlds {
-				r.record.Skip(all[0].load.Axis, at, w.Suite.Name, fmt.Sprintf("%d of %d rounds: %s", rounds-round, rounds, why))
+				r.record.LeaveOut(all[0].load.Axis, at, w.Suite.Name, fmt.Sprintf("%d of %d rounds: %s", rounds-round, rounds, why))
 			}
 			return nil
 		}

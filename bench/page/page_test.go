@@ -137,7 +137,7 @@ func TestAttack(t *testing.T) {
 	f.Peers[2], f.Control[0], f.Base = peer, peer, peer
 	f.Titles["reference"], f.Command, f.Commit, f.Started, f.Profile, f.Host.Kernel, f.Host.Load = attack, attack, attack, attack, attack, attack, attack
 	f.Versions[attack], f.Commands["wrk"+attack+"/crr/32"] = attack, attack
-	f.Skip(record.AxisPods, 2, attack, attack)
+	f.LeaveOut(record.AxisPods, 2, attack, attack)
 	path := filepath.Join(t.TempDir(), "report.json")
 	if err := f.Write(path); err != nil {
 		t.Fatal(err)

@@ -148,8 +148,8 @@ func (f *File) Add(k Key, value float64) {
 	f.Cells = append(f.Cells, Cell{Key: k, Unit: unit, Less: less, Samples: []float64{value}})
 }
 
-// Skip notes what is not measured.
-func (f *File) Skip(axis string, at int, peer, reason string) {
+// LeaveOut notes what is not measured.
+func (f *File) LeaveOut(axis string, at int, peer, reason string) {
 	f.Skipped = append(f.Skipped, Skipped{axis, at, peer, reason})
 }
 

@@ -25,7 +25,7 @@ func sample() *File {
 		}
 	}
 	f.Add(Key{AxisRules, 5000, "sluice", "iperf3", ShapeStream, 32, Rate}, 30)
-	f.Skip(AxisPods, 10000, "reference", "no time")
+	f.LeaveOut(AxisPods, 10000, "reference", "no time")
 	return f
 }
 
