@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "ef6e907818c4467da5a8f207aa464ed3b025edbaaf3721b065ebeee2bfe762c8"
+const build = "1f5514e9956a46fa6ae18716151dcb9318a8426b98739348179c9ffa4d198694"

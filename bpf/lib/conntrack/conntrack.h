@@ -226,8 +226,7 @@ static __always_inline struct sl_ct_entry *ct_update(const struct sl_tuple *key,
 	if (!opener && in_order)
 		flags |= SL_CT_REPLIED;
 	if (unlikely(flags != ct->flags)) {
-		if (ct_has_ended(flags) && !ct_has_ended(ct->flags))
-			sl_ct_count(flags & SL_CT_RST ? SL_CT_COUNT_RST : SL_CT_COUNT_FIN);
+		sl_ct_changed(ct->flags, flags);
 		ct->flags = flags;
 	}
 	ct->last_seen = now;

@@ -101,6 +101,17 @@ static __always_inline bool ct_has_ended(__u32 flags)
 	return (flags & SL_CT_RST) || (flags & (SL_CT_FIN_TX | SL_CT_FIN_RX)) == (SL_CT_FIN_TX | SL_CT_FIN_RX);
 }
 
+/*
+ * Counts an entry whose flags change if its connection ends with that. A function of its own: the
+ * verifier follows its branches once, and not once for each caller.
+ */
+__noinline int sl_ct_changed(__u32 before, __u32 after)
+{
+	if (ct_has_ended(after) && !ct_has_ended(before))
+		sl_ct_count(after & SL_CT_RST ? SL_CT_COUNT_RST : SL_CT_COUNT_FIN);
+	return 0;
+}
+
 static __always_inline __u64 ct_timeout(__u8 proto, __u32 flags)
 {
 	if (proto != IPPROTO_TCP)
