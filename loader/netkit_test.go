@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
-// netkit makes a pair in this namespace, both ends up, and describes the pod whose host end is name.
+// netkit makes a pair in this namespace, both ends up, and describes the pod whose host veth is name.
 func (e *env) netkit(name, addr4 string) Endpoint {
 	e.t.Helper()
 	mac := net.HardwareAddr{2, 0, 0, 0, 7, 1}

@@ -56,7 +56,7 @@ func TestPrivilegedNetkitPodToPod(t *testing.T) {
 	}, masquerading(podA), oneNetwork)
 }
 
-// A marked packet without an ingress device is a pod's. One without the mark is of a process of the node, whom a policy always admits.
+// A marked packet without an ingress device is a pod's. One without the mark is of a process of the node, which a policy always admits.
 func TestPrivilegedNetkitIsNotTheNode(t *testing.T) {
 	fx := netkitFixture(t)
 	eachProtocol(t, fx, func(w *walk, family, proto int) {

@@ -33,8 +33,8 @@ func (l Link) Paired() bool { return l.Kind == KindVeth || l.Kind == KindNetkit 
 
 // VethSpec describes a device pair. Both ends get MTU. Only HostName and PeerName are required.
 type VethSpec struct {
-	// Netkit makes a pair of netkit devices in L2 mode instead of veths. The host end is the primary one, at which alone programs are
-	// attached to either. Without a program each end passes what it gets. ErrNotSupported: the kernel has no netkit, or one that
+	// Netkit makes a pair of netkit devices in L2 mode instead of veths. The host veth is the primary one: programs of both ends are
+	// attached to it. Without a program each end passes what it gets. ErrNotSupported: the kernel has no netkit, or one that
 	// takes no hardware addresses (before Linux 6.8).
 	Netkit bool
 

@@ -40,7 +40,7 @@ static __always_inline void fast_confirm_now(struct sl_ct_entry *ct, __u32 ifind
 }
 
 /*
- * Does the packet go through the egress of the host end, and so through sl_to_pod, which counts it?
+ * Does the packet go through the egress of the host veth, and so through sl_to_pod, which counts it?
  * It has to where the pod's ingress is limited, for the qdisc is there, and where it comes from a
  * netkit device (sender), which has no ingress to leave out. Either way it bypasses the stack.
  */

@@ -119,7 +119,7 @@ func (a *Attacher) Attach(index int, hooks []hook.Hook, pod bool) error {
 	if err != nil && !cannot(err) {
 		return err
 	}
-	if err != nil { // without netkit's own way the host end is like any other device
+	if err != nil { // without netkit's own way the host veth is like any other device
 		a.d.Log.Info("attach: trying the other way", log.Int("ifindex", index), log.String("not", hook.HowNetkit), log.Error(err))
 		for i := range netkit {
 			netkit[i].Netkit = false

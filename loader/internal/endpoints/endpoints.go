@@ -30,7 +30,7 @@ type Endpoint struct {
 	HostIfindex  int    // host veth of the pod
 	RouteIfindex int    // device its packets are routed from: the bridge, else the host end; 0 means HostIfindex
 	HostIfName   string // for messages
-	Netkit       bool   // the pair is netkit, and the host end is its primary device
+	Netkit       bool   // the pair is netkit, and the host veth is its primary device
 	RouteIfName  string // of RouteIfindex, if Resolve was asked; empty without a host end
 	MAC          net.HardwareAddr
 	GatewayMAC   net.HardwareAddr // of RouteIfindex

@@ -31,8 +31,8 @@ type Hook struct {
 	Program string // as loaded; at most 15 characters, so that bpftool shows all of it
 	Egress  bool   // direction as the kernel sees the device
 	Rank    int16  // among programs of ours that share a direction of a device: the smaller runs first
-	// Netkit says that the device is the host end of a netkit pair, and the program runs when the other end transmits: what an ingress
-	// hook of the host end sees, but before the packet is received there.
+	// Netkit says that the device is the host veth of a netkit pair, and the program runs when the other end transmits: what an ingress
+	// hook of the host veth sees, but before the packet is received there.
 	Netkit bool
 }
 

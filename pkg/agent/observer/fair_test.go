@@ -41,7 +41,7 @@ func closed(t *testing.T, c net.Conn, d time.Duration) bool {
 	return !errors.As(err, &late) || !late.Timeout()
 }
 
-// A host that connects and says nothing keeps a part of the places, for a moment. Others are served meanwhile.
+// A host that connects and says nothing keeps a part of the places, for a moment. It does not keep others from being served.
 func TestSilentClients(t *testing.T) {
 	ours := newAuthority(t)
 	dir := t.TempDir()
