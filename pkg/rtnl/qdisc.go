@@ -85,12 +85,12 @@ func Clsact() Qdisc { return Qdisc{Kind: QdiscClsact, Parent: ParentIngress} }
 // RootQdisc returns the qdisc that packets leave the device with that index through. The error wraps ErrNotFound when there is
 // no device, or none but what the kernel itself puts there (noqueue).
 func (h *Handle) RootQdisc(index int) (Qdisc, error) {
-	return h.qdiscOf(index, func(q Qdisc) bool { return q.Parent == ParentRoot && q.Handle != 0 })
+	return h.qdiscAt(index, ParentRoot)
 }
 
 // IngressQdisc returns the qdisc "ingress" or "clsact" of a device; the error wraps ErrNotFound when it has neither.
 func (h *Handle) IngressQdisc(index int) (Qdisc, error) {
-	return h.qdiscOf(index, func(q Qdisc) bool { return q.Parent == ParentIngress })
+	return h.qdiscAt(index, ParentIngress)
 }
 
 // RootQdiscs returns the kinds of the qdiscs that packets leave devices by, by the index of the device. What the kernel itself puts
@@ -123,30 +123,25 @@ func (h *Handle) qdiscs(want func(Qdisc) bool) (map[int]string, error) {
 	return found, nil
 }
 
-// qdiscOf finds a qdisc of a device. The kernel dumps those of all devices: about 1 us each. go-tc's list would fail at the first
-// attribute that it does not know, on any of them.
-func (h *Handle) qdiscOf(index int, want func(Qdisc) bool) (Qdisc, error) {
-	var found *Qdisc
-	err := h.dump(func() *vnl.NetlinkRequest {
-		found = nil
-		return h.tcRequest(unix.RTM_GETQDISC, 0, vnl.TcMsg{Ifindex: int32(index)})
-	}, unix.RTM_NEWQDISC, func() { found = nil }, func(m []byte) error {
-		if len(m) < vnl.SizeofTcMsg || int(vnl.DeserializeTcMsg(m).Ifindex) != index {
-			return nil
-		}
-		q, err := parseQdisc(m)
-		if err == nil && want(q) {
-			found = &q
-		}
-		return err
-	})
+// qdiscAt asks for the qdisc at one place of a device: a dump would be about all devices of the node. Of a qdisc of its own the kernel
+// says nothing, so an acknowledgement ends the answer. Kernels before 6.10 answer only those who ask for an echo, and tell listeners of
+// changes too (tc_get_qdisc and qdisc_notify of net/sched/sch_api.c). go-tc would fail at an attribute that it does not know.
+func (h *Handle) qdiscAt(index int, parent uint32) (Qdisc, error) {
+	m, err := h.get(h.tcRequest(unix.RTM_GETQDISC, unix.NLM_F_ECHO|unix.NLM_F_ACK, vnl.TcMsg{Ifindex: int32(index), Parent: parent}), unix.RTM_NEWQDISC)
+	var q Qdisc
+	switch {
+	case err == nil:
+		q, err = parseQdisc(m)
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINVAL): // EINVAL: one of the kernel's own, on some kernels
+		err = ErrNotFound
+	}
+	if err == nil && q.Handle == 0 { // noqueue, and what else a device has until somebody changes it
+		err = ErrNotFound
+	}
 	if err != nil {
-		return Qdisc{}, fmt.Errorf("list qdiscs: %w", err)
+		return Qdisc{}, fmt.Errorf("qdisc of link index %d: %w", index, err)
 	}
-	if found == nil {
-		return Qdisc{}, fmt.Errorf("qdisc of link index %d: %w", index, ErrNotFound)
-	}
-	return *found, nil
+	return q, nil
 }
 
 // AddQdisc makes q on the device with that index; with replace, also where another qdisc is at q.Parent. The error wraps ErrExist

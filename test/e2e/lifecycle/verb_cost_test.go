@@ -138,8 +138,7 @@ func TestPrivilegedVerbCostIsFlat(t *testing.T) {
 	rules := e2etest.Attributes{"ingressPolicy": "isolated"}
 	for name, n := range map[string]e2etest.Network{
 		"ptp": {Main: "ptp", Plugins: []string{}},
-		// Not bandwidth: its DEL and CHECK dump the qdiscs of all devices.
-		"bridge": {Plugins: []string{"portmap", "firewall"}, Firewall: rules},
+		"bridge": {Plugins: []string{"portmap", "firewall", "bandwidth"}, Firewall: rules},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
