@@ -28,9 +28,9 @@ GUEST_NEEDS := $(RUN_NEEDS) ping:iputils-ping strace:strace dnsmasq:dnsmasq-base
 # The load generators of the report: those of Debian 12.
 REPORT_NEEDS := iperf3:iperf3 wrk:wrk sockperf:sockperf
 TEST_NEEDS := $(GUEST_NEEDS) $(REPORT_NEEDS) podman:podman crun:crun catatonit:catatonit containerd:containerd newuidmap:uidmap slirp4netns:slirp4netns firewalld:firewalld dbus-daemon:dbus-daemon ruby:ruby vagrant:vagrant promtool:prometheus chromium:chromium npm:npm
-# Packages whose tests run programs of other projects for most of their time: upstream's plugins, container runtimes, DHCP servers,
-# Kubernetes, Prometheus, a browser.
-INTEROP := ./cmd/sluice/internal/ui/pagetest ./pkg/test/kubetest ./plugins/ipam/cluster ./test/e2e/agent ./test/e2e/dhcp ./test/e2e/parity \
+# Packages whose tests run programs of other projects for most of their time: upstream's plugins, load generators, container runtimes,
+# DHCP servers, Kubernetes, Prometheus, a browser.
+INTEROP := ./bench ./bench/page ./bench/tool ./cmd/sluice/internal/ui/pagetest ./pkg/test/kubetest ./plugins/ipam/cluster ./test/e2e/agent ./test/e2e/dhcp ./test/e2e/parity \
 	./test/e2e/takeover ./test/manifests ./test/monitoring ./test/runtimes ./test/upstream
 # How many packages are tested at a time: many tests wait.
 TEST_PARALLEL ?= $(shell echo $$((2*$$(nproc))))

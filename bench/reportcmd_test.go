@@ -177,6 +177,9 @@ func TestPrivilegedReportQuick(t *testing.T) {
 			{Axis: record.AxisRules, At: 500, Tool: record.Probe, Shape: record.ShapeCRR, Flows: 32, Metric: record.Rate},
 		} {
 			k.Peer = peer
+			if peer == subject.SluiceAgain && (k.Axis != record.AxisPods || k.At != 2) {
+				continue // the control is measured in one place
+			}
 			if c := f.Find(k); c == nil || c.Samples[0] <= 0 {
 				t.Errorf("no %s", k)
 			}

@@ -133,15 +133,24 @@ func (w *traceWorld) enable(name, plugin string, f loader.Feature, p *policy.Pol
 
 // greeting connects for real, and returns the peer's address as the server saw it; "" without an answer.
 func (w *traceWorld) greeting(from *netlab.NS, local, to string) string {
+	return w.greetingWithin(netlab.Patient(2*time.Second), from, local, to)
+}
+
+// noGreeting is greeting where no answer is expected.
+func (w *traceWorld) noGreeting(from *netlab.NS, local, to string) string {
+	return w.greetingWithin(300*time.Millisecond, from, local, to)
+}
+
+func (w *traceWorld) greetingWithin(limit time.Duration, from *netlab.NS, local, to string) string {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), netlab.Patient(2*time.Second))
+	ctx, cancel := context.WithTimeout(w.t.Context(), limit)
 	defer cancel()
 	c, err := from.DialFrom(ctx, "tcp", local, to)
 	if err != nil {
 		return ""
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(netlab.Patient(2 * time.Second)))
+	_ = c.SetDeadline(time.Now().Add(limit))
 	line, err := bufio.NewReader(c).ReadString('\n')
 	if err != nil {
 		return ""
@@ -214,7 +223,7 @@ func TestPrivilegedTrace(t *testing.T) {
 			// Rules.
 			v, status = w.trace("%s %s --port 80", app, closed)
 			w.wantLine(v, status, 1, "dropped at sl_to_pod on v2: ")
-			if got := w.greeting(w.pods["app"].NS, at(app, 0), at(closed, 80)); got != "" || v.Reason == "" || v.Do == "" {
+			if got := w.noGreeting(w.pods["app"].NS, at(app, 0), at(closed, 80)); got != "" || v.Reason == "" || v.Do == "" {
 				t.Errorf("a real connection: %q, reason %q", got, v.Reason)
 			}
 
@@ -242,7 +251,7 @@ func TestPrivilegedTrace(t *testing.T) {
 			w.script("echo 0 >/proc/sys/" + key)
 			v, status = w.trace("%s %s --port 9000", app, client)
 			w.wantLine(v, status, 1, "dropped at the node's routing on v1: forwarding-off: ")
-			if got := w.greeting(w.pods["app"].NS, at(app, 0), at(client, 9000)); got != "" {
+			if got := w.noGreeting(w.pods["app"].NS, at(app, 0), at(client, 9000)); got != "" {
 				t.Errorf("a real connection: %q", got)
 			}
 			w.script("echo 1 >/proc/sys/" + key)
@@ -254,7 +263,7 @@ func TestPrivilegedTrace(t *testing.T) {
 			w.script("nft add table inet gate; nft 'add chain inet gate guard { type filter hook forward priority 0; policy drop; }'")
 			v, status = w.trace("%s %s --port 9000", app, client)
 			w.wantLine(v, status, 1, "dropped at the chain inet gate guard: netfilter-policy: ")
-			if got := w.greeting(w.pods["app"].NS, at(app, 0), at(client, 9000)); got != "" {
+			if got := w.noGreeting(w.pods["app"].NS, at(app, 0), at(client, 9000)); got != "" {
 				t.Errorf("a real connection: %q", got)
 			}
 			w.script("nft 'add rule inet gate guard accept'")
@@ -271,7 +280,7 @@ func TestPrivilegedTrace(t *testing.T) {
 			}
 			v, status = w.trace("%s %s --port 8080", client, node)
 			w.wantLine(v, status, 1, "dropped at sl_xdp_denylist on eth0: denied: ")
-			if got := w.greeting(w.Client().NS, ":0", at(node, 8080)); got != "" {
+			if got := w.noGreeting(w.Client().NS, ":0", at(node, 8080)); got != "" {
 				t.Errorf("a real connection: %q", got)
 			}
 			real(t, w.Node, "deny", "del", client.String())

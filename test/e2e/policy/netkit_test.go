@@ -97,21 +97,7 @@ func named(
 	if err != nil {
 		t.Fatal(err)
 	}
-	frame := buf.Bytes()
-	if err := ns.Do(func() error {
-		dev, err := net.InterfaceByName("eth0")
-		if err != nil {
-			return err
-		}
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: dev.Index, Halen: 6, Protocol: protocol<<8 | protocol>>8})
-	}); err != nil {
-		t.Fatal(err)
-	}
+	sendFrameAs(t, ns, buf.Bytes(), protocol)
 	_ = l.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
 	got := make([]byte, 2048)
 	for {
