@@ -154,7 +154,7 @@ func TestPrivilegedVerbCostIsFlat(t *testing.T) {
 	const few, many = 10, 200
 	rules := e2etest.Attributes{"ingressPolicy": "isolated"}
 	for name, n := range map[string]e2etest.Network{
-		"ptp": {Main: "ptp", Plugins: []string{}},
+		"ptp":    {Main: "ptp", Plugins: []string{}},
 		"bridge": {Plugins: []string{"portmap", "firewall", "bandwidth"}, Firewall: rules},
 	} {
 		t.Run(name, func(t *testing.T) {
