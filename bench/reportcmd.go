@@ -59,11 +59,11 @@ func quickProfile() profile {
 type fullReport struct {
 	common
 	profile
-	out, html string
-	record    *record.File
-	started   time.Time
-	progress  io.Writer
-	slow      map[string]int // peers whose pods took too long, with how many
+	out      string
+	record   *record.File
+	started  time.Time
+	progress io.Writer
+	slow     map[string]int // peers whose pods took too long, with how many
 }
 
 func runReport(ctx context.Context, args []string) (err error) {

@@ -5,6 +5,7 @@ package traffic
 import (
 	"fmt"
 	"io"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -110,7 +111,7 @@ func TestPrivilegedManyFlows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "x" || resp.StatusCode != 200 {
+		if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "x" || resp.StatusCode != http.StatusOK {
 			t.Errorf("%v: status %d, %q", err, resp.StatusCode, body)
 		}
 		_ = resp.Body.Close()

@@ -63,7 +63,7 @@ func TestPrivilegedNetkit(t *testing.T) {
 func TestPrivilegedNetkitNoDevice(t *testing.T) {
 	t.Parallel()
 	p := programs(t, newBPFFS(t), ebpf.ProgramSpec{Type: ebpf.SchedCLS, Instructions: verdict(-1)})
-	want := error(bpfsys.ErrNotSupported)
+	want := bpfsys.ErrNotSupported
 	if require.HasNetkit(t) {
 		want = unix.ENODEV
 	}
