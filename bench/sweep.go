@@ -86,13 +86,13 @@ func (r *fullReport) atPods(ctx context.Context, worlds []*subject.World, n int,
 		return nil
 	}
 	if !first {
-		few := append(r.probes(record.AxisPods, true), attachments()...)
+		few := append(r.probes(record.AxisPods, true), verbs()...)
 		if r.toolRounds > 1 {
 			few = append(few, r.tools(record.AxisPods, true)...)
 		}
 		return r.rounds(ctx, worlds, n, r.others, few)
 	}
-	if err := r.rounds(ctx, worlds, n, r.first, append(r.probes(record.AxisPods, false), attachments()...)); err != nil {
+	if err := r.rounds(ctx, worlds, n, r.first, append(r.probes(record.AxisPods, false), verbs()...)); err != nil {
 		return err
 	}
 	if err := r.rounds(ctx, worlds, n, r.toolRounds, append(r.streams(record.AxisPods), r.tools(record.AxisPods, false)...)); err != nil {
@@ -282,8 +282,8 @@ func (r *fullReport) tools(axis string, few bool) (all []work) {
 	return all
 }
 
-// attachments are ADD and DEL of one more pod, of the peers that have plugins.
-func attachments() []work {
+// verbs are ADD and DEL of one more pod, of the peers that have plugins.
+func verbs() []work {
 	pair := map[*subject.World]time.Duration{}
 	load := func(shape string) record.Load {
 		return record.Load{Axis: record.AxisPods, Tool: record.Libcni, Shape: shape, Flows: 1}

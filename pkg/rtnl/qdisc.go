@@ -135,7 +135,7 @@ func (h *Handle) qdiscAt(index int, parent uint32) (Qdisc, error) {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINVAL): // EINVAL: one of the kernel's own, on some kernels
 		err = ErrNotFound
 	}
-	if err == nil && q.Handle == 0 { // noqueue, and what else a device has until somebody changes it
+	if err == nil && q.Handle == 0 { // noqueue, and what else a device has before a program changes it
 		err = ErrNotFound
 	}
 	if err != nil {
