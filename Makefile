@@ -32,6 +32,8 @@ TEST_NEEDS := $(GUEST_NEEDS) $(REPORT_NEEDS) podman:podman crun:crun catatonit:c
 # DHCP servers, Kubernetes, Prometheus, a browser.
 INTEROP := ./bench ./bench/page ./bench/tool ./cmd/sluice/internal/ui/pagetest ./pkg/test/kubetest ./plugins/ipam/cluster ./test/e2e/agent ./test/e2e/dhcp ./test/e2e/parity \
 	./test/e2e/takeover ./test/manifests ./test/monitoring ./test/runtimes ./test/upstream
+# Packages whose tests take minutes. They begin first: the last one to begin would be tested alone.
+LONGEST := ./test/e2e/lifecycle ./bpf/tests ./loader ./cmd/sluice ./test/e2e/datapath ./test/e2e/netfilter ./test/e2e/policy ./test/e2e/hostport
 # How many packages are tested at a time: many tests wait.
 TEST_PARALLEL ?= $(shell echo $$((2*$$(nproc))))
 # What makes packages, and what tests them.
@@ -98,7 +100,7 @@ build: ## build the plugins, the operator's tool and the node agent into bin/
 test: $(GOTESTSUM) ## run the tests: unit, packet, end to end, conformance; 12 minutes on two cores (root)
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
-	packages=$$(comm -23 <(go list ./... | sort) <(go list $(INTEROP) | sort)); \
+	packages=$$({ go list $(LONGEST); comm -23 <(go list ./... | sort) <(go list $(INTEROP) | sort); } | awk '!seen[$$0]++'); \
 	$(GOTESTSUM) --format standard-quiet -- -p=$(TEST_PARALLEL) $(GOTESTFLAGS) $$packages
 
 $(GOTESTSUM):

@@ -10,6 +10,8 @@
 //	bench churn     many pods come and go at once: mixed plugins, and against upstream
 //	bench deny      a denied source floods an uplink: the denylist, and a DROP in iptables' raw table
 //	bench profile   where the time of ADD and DEL goes, plugin by plugin
+//	bench process   what an ADD consists of: process, files, devices, programs, each by itself
+//	bench flame     where the CPU time of ADD and DEL goes, as a picture (perf)
 //	bench udp       the shortest packets through a hostPort
 //	bench bandwidth goodput and delay of a limited pod, by backend and rate
 //	bench report    all of the traffic by pods, connections and rules, with iperf3, wrk and sockperf: JSON and a page
@@ -63,6 +65,10 @@ func main() {
 		err = runUDP(ctx, args)
 	case "profile":
 		err = runProfile(ctx, args)
+	case "flame":
+		err = runFlame(ctx, args)
+	case "process":
+		err = runProcess(ctx, args)
 	case "bandwidth":
 		err = runBandwidth(ctx, args)
 	case "report":
@@ -70,7 +76,7 @@ func main() {
 	case "compare":
 		err = runCompare(args)
 	default:
-		err = fmt.Errorf("unknown command %q: quick, add, first-add, churn, profile, deny, udp, bandwidth, report or compare", command)
+		err = fmt.Errorf("unknown command %q: quick, add, first-add, churn, profile, process, flame, deny, udp, bandwidth, report or compare", command)
 	}
 	if errors.Is(err, flag.ErrHelp) {
 		os.Exit(2)

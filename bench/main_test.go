@@ -86,6 +86,20 @@ func TestRate(t *testing.T) {
 
 // What -json prints is JSON and nothing else.
 func TestPrivilegedBandwidthJSON(t *testing.T) {
+	out, err := printed(t, func() error {
+		return runBandwidth(t.Context(), []string{"-json", "-rates", "none", "-reference-bin", t.TempDir()})
+	})
+	if err == nil || !strings.Contains(err.Error(), `rate "none"`) {
+		t.Error(err)
+	}
+	if out != "" {
+		t.Errorf("before the results there is %q", out)
+	}
+}
+
+// printed returns what f writes to the standard output.
+func printed(t *testing.T, f func() error) (string, error) {
+	t.Helper()
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	if err != nil {
 		t.Fatal(err)
@@ -93,14 +107,13 @@ func TestPrivilegedBandwidthJSON(t *testing.T) {
 	defer out.Close()
 	stdout := os.Stdout
 	os.Stdout = out
-	err = runBandwidth(t.Context(), []string{"-json", "-rates", "none", "-reference-bin", t.TempDir()})
+	failed := f()
 	os.Stdout = stdout
-	if err == nil || !strings.Contains(err.Error(), `rate "none"`) {
-		t.Error(err)
+	text, err := os.ReadFile(out.Name())
+	if err != nil {
+		t.Fatal(err)
 	}
-	if got, err := os.ReadFile(out.Name()); err != nil || len(got) != 0 {
-		t.Errorf("before the results there is %q (%v)", got, err)
-	}
+	return string(text), failed
 }
 
 // Networks of the pods of bench churn are valid, however many there are.

@@ -183,7 +183,7 @@ var onlyFrom = map[string]struct {
 	"github.com/godbus/dbus/":                      {[]string{"pkg/netfilter/firewalld/bus", "_test"}, "its initialisers and its size, in every process that links it"},
 	"github.com/florianl/go-tc/":                   {[]string{"pkg/rtnl", "_test"}, "its lists fail at an attribute that it does not know; docs/adr/0021-go-tc.md says what it is for"},
 	"github.com/mdlayher/netlink/":                 {[]string{"pkg/rtnl"}, "the message layer of go-tc, whose errors pkg/rtnl translates"},
-	"gonum.org/v1/plot/":                           {[]string{"bench/page"}, "fonts, and modules that no product needs: pictures are drawn in one place"},
+	"gonum.org/v1/plot/":                           {[]string{"bench/page", "bench/flame"}, "fonts, and modules that no product needs: pictures are drawn in one place"},
 	"github.com/aclements/go-moremath/":            {[]string{"bench/stats"}, "one test of significance for all benchmarks"},
 	"github.com/vishvananda/netlink/":              {[]string{"pkg/rtnl", "pkg/agent", "pkg/test/", "_test"}, "dumps are retried in one place; the agent makes VXLAN devices and their neighbours by it, and follows addresses"},
 	"golang.zx2c4.com/wireguard/":                  {[]string{"pkg/agent/routes", "_test"}, "generic netlink and curves, which only the agent needs"},
