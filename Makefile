@@ -30,8 +30,9 @@ REPORT_NEEDS := iperf3:iperf3 wrk:wrk sockperf:sockperf
 TEST_NEEDS := $(GUEST_NEEDS) $(REPORT_NEEDS) podman:podman crun:crun catatonit:catatonit containerd:containerd newuidmap:uidmap slirp4netns:slirp4netns firewalld:firewalld dbus-daemon:dbus-daemon ruby:ruby vagrant:vagrant promtool:prometheus chromium:chromium npm:npm
 # Packages whose tests run programs of other projects for most of their time: upstream's plugins, load generators, container runtimes,
 # DHCP servers, Kubernetes, Prometheus, a browser.
-INTEROP := ./bench ./bench/page ./bench/tool ./cmd/sluice/internal/ui/pagetest ./pkg/test/kubetest ./plugins/ipam/cluster ./test/e2e/agent ./test/e2e/dhcp ./test/e2e/parity \
-	./test/e2e/takeover ./test/manifests ./test/monitoring ./test/runtimes ./test/upstream
+# Those that take longest come first.
+INTEROP := ./test/e2e/takeover ./test/e2e/agent ./plugins/ipam/cluster ./test/runtimes ./test/upstream ./cmd/sluice/internal/ui/pagetest ./bench \
+	./bench/page ./bench/tool ./pkg/test/kubetest ./test/e2e/dhcp ./test/e2e/parity ./test/manifests ./test/monitoring
 # Packages whose tests take minutes. They begin first: the last one to begin would be tested alone.
 LONGEST := ./test/e2e/lifecycle ./bpf/tests ./loader ./cmd/sluice ./test/e2e/datapath ./test/e2e/netfilter ./test/e2e/policy ./test/e2e/hostport
 # How many packages are tested at a time: many tests wait.
@@ -136,7 +137,7 @@ generate: ## compile the BPF programs, regenerate their Go bindings, the decoder
 test-interop: $(GOTESTSUM) ## run the tests with programs of other projects: upstream's plugins, runtimes, Kubernetes, a browser (root)
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
-	$(GOTESTSUM) --format standard-quiet -- $(GOTESTFLAGS) $(INTEROP)
+	$(GOTESTSUM) --format standard-quiet -- -p=$$(($$(nproc)+1)) $(GOTESTFLAGS) $(INTEROP)
 
 test-unit: ## run the tests that need no privileges
 	go test $(GOTESTFLAGS) -skip '^TestPrivileged|^TestVagrantfile' ./...
