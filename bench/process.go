@@ -221,7 +221,7 @@ func (p *process) configure() error {
 		p.in.AddRoute(rtnl.Route{LinkIndex: l.Index, Dst: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: gateway}))
 }
 
-// measure does each step in turn, once a round: what the machine does meanwhile meets all of them.
+// measure does each step in turn, once a round: what else the machine does meets all of them.
 func (p *process) measure(steps []step, w io.Writer) error {
 	all := make([]costs, len(steps))
 	for round := range p.rounds + 1 {
