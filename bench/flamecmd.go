@@ -19,6 +19,7 @@ import (
 
 	"github.com/sluice-cni/sluice/bench/flame"
 	"github.com/sluice-cni/sluice/bench/subject"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // runFlame draws where the CPU time of the plugins goes while pods come and go. It needs perf(1), and runs in the repository: the release's
@@ -89,7 +90,11 @@ func runFlame(ctx context.Context, args []string) (err error) {
 
 // buildWithSymbols builds the programs whose time is looked at.
 func buildWithSymbols(ctx context.Context, dir string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-trimpath", "-tags", "grpcnotrace", "-o", dir+"/", "./cmd/sluice-cni", "./cmd/sluice-helper", "./cmd/sluice-dhcp", "./cmd/sluice-ipam", "./cmd/sluice-ipam-store")
+	args := []string{"build", "-buildvcs=false", "-trimpath", "-tags", "grpcnotrace", "-o", dir + "/"}
+	for _, name := range testbin.Programs() {
+		args = append(args, "./cmd/"+name)
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build: %w: %s", err, out)
 	}

@@ -55,7 +55,10 @@ type step struct {
 }
 
 // costs are what a step took, one entry for each round.
-type costs struct{ wall, user, sys, faults []time.Duration }
+type costs struct {
+	wall, user, sys []time.Duration
+	faults          []int64
+}
 
 const (
 	hostEnd = "veth0"
@@ -246,7 +249,7 @@ func (p *process) measure(steps []step, w io.Writer) error {
 	for i, s := range steps {
 		c := &all[i]
 		fmt.Fprintf(w, "  %-58s %8d %8d %8d %8d\n", s.name,
-			middle(c.wall).Microseconds(), mean(c.user).Microseconds(), mean(c.sys).Microseconds(), int64(middle(c.faults)))
+			middle(c.wall).Microseconds(), mean(c.user).Microseconds(), mean(c.sys).Microseconds(), middle(c.faults))
 	}
 	return nil
 }
@@ -262,7 +265,7 @@ func mean(d []time.Duration) time.Duration {
 
 func (c *costs) add(one call, faults int64) {
 	c.wall, c.user, c.sys = append(c.wall, one.wall), append(c.user, one.user), append(c.sys, one.sys)
-	c.faults = append(c.faults, time.Duration(faults))
+	c.faults = append(c.faults, faults)
 }
 
 // once does a step and says what it took. Of a process it is the cost of that process, of the others that of this thread.

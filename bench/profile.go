@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -160,9 +161,9 @@ func summarise(calls []call, plugin, verb string) call {
 	return call{plugin, verb, middle(wall), middle(user), middle(sys)}
 }
 
-func middle(d []time.Duration) time.Duration {
+func middle[T cmp.Ordered](d []T) (none T) {
 	if len(d) == 0 {
-		return 0
+		return none
 	}
 	return slices.Sorted(slices.Values(d))[len(d)/2]
 }

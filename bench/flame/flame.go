@@ -45,7 +45,7 @@ func Read(r io.Reader, keep func(program string) bool) (*Frame, error) {
 	var program string
 	var stack []Frame // the innermost first
 	end := func() {
-		if keep(program) {
+		if program != "" && keep(program) {
 			root.add(append(stack, Frame{Name: program}))
 		}
 		program, stack = "", nil
@@ -76,9 +76,6 @@ func Read(r io.Reader, keep func(program string) bool) (*Frame, error) {
 }
 
 func (f *Frame) add(stack []Frame) {
-	if len(stack) == 1 && stack[0].Name == "" {
-		return
-	}
 	f.Samples++
 	for _, s := range slices.Backward(stack) {
 		if f.children[s.Name] == nil {

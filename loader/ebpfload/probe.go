@@ -96,14 +96,18 @@ func askTCX() error {
 		return err
 	}
 	defer prog.Close()
-	l, err := link.AttachTCX(link.TCXOptions{Interface: math.MaxInt32, Program: prog, Attach: ebpf.AttachTCXIngress})
+	return feature(noDevice(link.AttachTCX(link.TCXOptions{Interface: math.MaxInt32, Program: prog, Attach: ebpf.AttachTCXIngress})), "6.6")
+}
+
+// noDevice is nil if the answer is that the device does not exist.
+func noDevice(l link.Link, err error) error {
 	switch {
 	case err == nil:
 		return errors.Join(errors.New("a link on a device that does not exist"), l.Close())
 	case errors.Is(err, unix.ENODEV):
 		return nil
 	}
-	return feature(err, "6.6")
+	return err
 }
 
 // askNetkit asks for a link of a device that cannot exist, as askTCX does. A kernel without netkit does not know the place.
@@ -113,13 +117,8 @@ func askNetkit() error {
 		return err
 	}
 	defer prog.Close()
-	l, err := link.AttachNetkit(link.NetkitOptions{Interface: math.MaxInt32, Program: prog, Attach: ebpf.AttachNetkitPeer})
-	switch {
-	case err == nil:
-		return errors.Join(errors.New("a link on a device that does not exist"), l.Close())
-	case errors.Is(err, unix.ENODEV):
-		return nil
-	case errors.Is(err, unix.EINVAL):
+	err = noDevice(link.AttachNetkit(link.NetkitOptions{Interface: math.MaxInt32, Program: prog, Attach: ebpf.AttachNetkitPeer}))
+	if errors.Is(err, unix.EINVAL) {
 		return loadapi.No("not in this kernel (Linux 6.7 or newer with CONFIG_NETKIT, here %s)", bpfsys.KernelRelease())
 	}
 	return feature(err, "6.7")

@@ -28,14 +28,18 @@ func askTCX() error {
 		return err
 	}
 	defer prog.Close()
-	l, err := link.AttachTCX(link.TCXOptions{Interface: math.MaxInt32, Program: prog, Attach: ebpf.AttachTCXIngress})
-	if err == nil {
+	return feature(noDevice(link.AttachTCX(link.TCXOptions{Interface: math.MaxInt32, Program: prog, Attach: ebpf.AttachTCXIngress})))
+}
+
+// noDevice is nil if the answer is that the device does not exist.
+func noDevice(l link.Link, err error) error {
+	switch {
+	case err == nil:
 		return errors.Join(errors.New("a link on a device that does not exist"), l.Close())
-	}
-	if errors.Is(err, unix.ENODEV) {
+	case errors.Is(err, unix.ENODEV):
 		return nil
 	}
-	return feature(err)
+	return err
 }
 
 // Netkit needs pairs of netkit devices with programs on them (Linux 6.7, CONFIG_NETKIT).
@@ -57,13 +61,8 @@ func askNetkit() error {
 		return err
 	}
 	defer prog.Close()
-	l, err := link.AttachNetkit(link.NetkitOptions{Interface: math.MaxInt32, Program: prog, Attach: ebpf.AttachNetkitPeer})
-	switch {
-	case err == nil:
-		return errors.Join(errors.New("a link on a device that does not exist"), l.Close())
-	case errors.Is(err, unix.ENODEV):
-		return nil
-	case errors.Is(err, unix.EINVAL):
+	err = noDevice(link.AttachNetkit(link.NetkitOptions{Interface: math.MaxInt32, Program: prog, Attach: ebpf.AttachNetkitPeer}))
+	if errors.Is(err, unix.EINVAL) {
 		return errors.Join(ErrMissing, err)
 	}
 	return feature(err)
