@@ -87,13 +87,11 @@ static __always_inline enum sl_drop_reason track(struct __sk_buff *skb, const st
 	return SL_DROP_NONE;
 }
 
-static __always_inline int fast_to_local_pod(struct __sk_buff *skb, const struct sl_pkt *p,
-					     struct sl_endpoint_stats *st, __u64 now)
+static __always_inline int fast_to_local_pod(struct __sk_buff *skb, const struct sl_pkt *p, __u64 now)
 {
 	struct sl_endpoint *peer = endpoint_lookup(p->tuple.remote);
 	struct sl_ct_scratch *s = ct_scratch(); /* the key is too big for the stack of kernels before 6.9 */
 	struct sl_ct_entry *ct;
-	int verdict;
 
 	if (!s || !peer || p->seg_len > peer->mtu)
 		return SL_NEXT;
@@ -104,14 +102,11 @@ static __always_inline int fast_to_local_pod(struct __sk_buff *skb, const struct
 		return SL_NEXT;
 	if (!by_host_end(peer, from_netkit(skb))) /* else sl_to_pod does */
 		ct_update(&s->key, ct, p, SL_RX, skb->len, now);
-	verdict = fast_pod_to_pod(skb, p, peer);
-	if (st && verdict == TC_ACT_REDIRECT)
-		st->tx_fast++;
-	return verdict;
+	return fast_pod_to_pod(skb, p, peer);
 }
 
 static __always_inline int fast_to_uplink(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
-					  struct sl_ct_entry *ct, struct sl_endpoint_stats *st, __u64 now)
+					  struct sl_ct_entry *ct, __u64 now)
 {
 	__u32 out = ct->out_ifindex, flags = ct->flags;
 	struct sl_nexthop route = {};
@@ -128,11 +123,7 @@ static __always_inline int fast_to_uplink(struct __sk_buff *skb, const struct sl
 	ct_delete_if_closed(&p->tuple, ct, p, SL_TX);
 	cb_mark(skb);
 	verdict = fast_xmit(skb, out, &route);
-	if (unlikely(verdict == TC_ACT_SHOT))
-		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
-	if (st)
-		st->tx_fast++;
-	return verdict;
+	return unlikely(verdict == TC_ACT_SHOT) ? drop(skb, SL_DROP_REWRITE, ep->ifindex) : verdict;
 }
 
 /* The slow path. A packet to a published port of this node gets the pod as its destination. */
@@ -165,6 +156,25 @@ static __always_inline int pod_out_slow(struct __sk_buff *skb, struct sl_pkt *p,
 	return own_addr && parsed != SL_PARSED_L4 ? hairpin_slow(skb, SL_TX) : SL_NEXT;
 }
 
+/* A packet of a connection of the pod behind ep: phases 4 and 5 of sl_from_pod. */
+static __always_inline int pod_out(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
+				   __u64 now)
+{
+	struct sl_ct_entry *ct;
+	enum sl_drop_reason reason;
+
+	/* 4. policy and conntrack */
+	reason = track(skb, p, ep, &ct, now);
+	if (unlikely(reason))
+		return drop(skb, reason, ep->ifindex);
+	/* 5. forward: slow path, to a pod of this node, or out by an uplink */
+	if (!ct || (ep->flags & SL_EP_IFB_TX) || !fast_allowed(ct, p, now))
+		return slow_path(skb, p, ct);
+	if (unlikely(ct->flags & SL_CT_PEER_LOCAL))
+		return fast_to_local_pod(skb, p, now);
+	return fast_to_uplink(skb, p, ep, ct, now);
+}
+
 SEC("tc")
 int sl_from_pod(struct __sk_buff *skb)
 {
@@ -172,9 +182,8 @@ int sl_from_pod(struct __sk_buff *skb)
 	enum sl_parsed parsed = parse_packet(skb, &p, SL_TX);
 	__u64 now = clock_now();
 	enum sl_drop_reason reason;
-	struct sl_endpoint_stats *st = NULL;
 	struct sl_endpoint *ep;
-	struct sl_ct_entry *ct;
+	int verdict;
 
 	/* 1. parse (above): what is not IP is for the stack, if it is not IP for the stack either */
 	if (from_netkit(skb) && unlikely(netkit_hides_protocol(skb)))
@@ -200,23 +209,17 @@ int sl_from_pod(struct __sk_buff *skb)
 	} else {
 		if (cfg_anti_spoof && unlikely(!mac_equal(p.src_mac, ep->mac)))
 			return drop(skb, SL_DROP_SPOOFED_MAC, ep->ifindex);
-		st = endpoint_stats(ep->ifindex);
-		count_tx(skb, st);
 		endpoint_set_admit_mark(skb, ep);
 	}
-	/* 3. what has no conntrack entry of its own */
-	if (unlikely(!ep || parsed != SL_PARSED_L4))
-		return pod_out_slow(skb, &p, parsed, ep != NULL, now);
-	/* 4. policy and conntrack */
-	reason = track(skb, &p, ep, &ct, now);
-	if (unlikely(reason))
-		return drop(skb, reason, ep->ifindex);
-	/* 5. forward: slow path, to a pod of this node, or out by an uplink */
-	if (!ct || (ep->flags & SL_EP_IFB_TX) || !fast_allowed(ct, &p, now))
-		return slow_path(skb, &p, ct);
-	if (unlikely(ct->flags & SL_CT_PEER_LOCAL))
-		return fast_to_local_pod(skb, &p, st, now);
-	return fast_to_uplink(skb, &p, ep, ct, st, now);
+	if (likely(ep && parsed == SL_PARSED_L4))
+		verdict = pod_out(skb, &p, ep, now);
+	else /* 3. what has no conntrack entry of its own */
+		verdict = pod_out_slow(skb, &p, parsed, ep != NULL, now);
+	if (unlikely(!ep))
+		return verdict;
+	/* 6. count: here, since the verifier follows all before once for each thing that is kept */
+	count_tx(skb, endpoint_stats(skb->ifindex), verdict == TC_ACT_REDIRECT);
+	return verdict;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

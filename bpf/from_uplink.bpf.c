@@ -180,7 +180,7 @@ static __always_inline enum sl_drop_reason create_hostport(struct __sk_buff *skb
 		sl_hp_learn(p->tuple.proto);
 	if (clash) {
 		s->key = *m->key;
-		if (!client_port_allocate(p, s))
+		if (!sl_cport_find())
 			return SL_DROP_NO_CLIENT_PORT;
 		m->key->remote_port = s->key.remote_port;
 	}
@@ -286,7 +286,7 @@ __noinline int sl_upl_in_frag(struct __sk_buff *skb)
 	struct sl_slow_ctx *slow = slow_scratch();
 	struct sl_endpoint *ep;
 	struct sl_frag *fr;
-	__u8 to[16];
+	__u8 to[16] __attribute__((aligned(4)));
 
 	fr = slow ? frag_lookup(&slow->outer, SL_RX, clock_now()) : NULL;
 	if (!fr)

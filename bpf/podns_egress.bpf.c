@@ -18,7 +18,7 @@ int sl_ns_egress(struct __sk_buff *skb)
 
 	if (!dev)
 		return SL_NEXT;
-	count_tx(skb, podns_stats(skb));
+	count_tx(skb, podns_stats(skb), false);
 	return podns_policy(skb, SL_TX);
 }
 

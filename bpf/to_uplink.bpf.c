@@ -216,7 +216,7 @@ __noinline int sl_upl_out_frag(struct __sk_buff *skb)
 	const struct sl_tuple *t;
 	struct sl_endpoint *ep;
 	struct sl_frag *fr;
-	__u8 to[16];
+	__u8 to[16] __attribute__((aligned(4)));
 
 	if (!slow)
 		return SL_NEXT;

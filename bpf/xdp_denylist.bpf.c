@@ -71,7 +71,7 @@ int sl_xdp_denylist(struct xdp_md *ctx)
 	struct ethhdr *eth = data;
 	enum sl_drop_reason reason;
 	__be16 proto;
-	__u8 to[16];
+	__u8 to[16] __attribute__((aligned(4)));
 	void *l3;
 	int i;
 

@@ -158,13 +158,12 @@ func TestPrivilegedFilterDeviceGone(t *testing.T) {
 // of those pods come before: a map that is not there is an empty one, and what they hold in the others goes.
 func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
 	e := newEnv(t)
-	e.ctx = t.Context() // it loads for every map, which takes a busy machine longer than other tests have
 	e.uplink()
+	d := e.open()
 	for _, missing := range []string{pintree.MapPolicies, pintree.MapDevicePolicy} {
-		d := e.open()
 		ep, _ := e.insider(missing, "192.0.2.20/24")
 		e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
-		e.ok(os.Remove(d.tree.Paths.MapPin(missing)))
+		putBack := e.takePin(d, missing)
 		next, err := OpenExisting(e.ctx, e.o)
 		e.ok(err)
 		if err := next.Disable(e.ctx, ep.Ref.Owner(), FeatureAdmit, HeldBy(ep.Addrs)); err != nil {
@@ -172,10 +171,9 @@ func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
 		}
 		e.noPodnsDevice(next)
 		e.ok(next.Close())
-		e.ok(d.Unload(e.ctx))
+		putBack()
 	}
 	for i, missing := range pintree.SharedMaps() {
-		d := e.open()
 		ep := e.pod("pod"+strconv.Itoa(i), "10.1.0.2/16")
 		ep.Policy = &policy.Policy{DenyIngress: true}
 		owner := ep.Ref.Owner()
@@ -185,7 +183,7 @@ func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
 			AllowedSources: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
 		}
 		e.ok(d.SetHostPorts(e.ctx, owner, nil, []hostport.Mapping{port}))
-		e.ok(os.Remove(d.tree.Paths.MapPin(missing)))
+		putBack := e.takePin(d, missing)
 
 		next, err := OpenExisting(e.ctx, e.o)
 		e.ok(err)
@@ -208,7 +206,22 @@ func TestPrivilegedDeleteBeforeLoad(t *testing.T) {
 			t.Errorf("without %s: programs left: %v", missing, got)
 		}
 		e.ok(next.Close())
-		e.ok(d.Unload(e.ctx))
+		// What the map had of the pod went unseen: it goes now, before the next pod has its address.
+		putBack()
+		e.ok(d.RemoveHostPorts(e.ctx, owner, nil))
+		e.ok(d.Disable(e.ctx, owner, FeatureAdmit|FeaturePublish, HeldBy(ep.Addrs)))
+		e.ok(e.h.DelLink(ep.HostIfindex))
+	}
+}
+
+// takePin takes away the pin of a map, which stays where programs use it, and returns what puts it back.
+func (e *env) takePin(d *Datapath, name string) (putBack func()) {
+	e.t.Helper()
+	pin, kept := d.tree.Paths.MapPin(name), filepath.Join(e.o.Config.BPFFS, "kept")
+	e.ok(os.Rename(pin, kept))
+	return func() {
+		e.t.Helper()
+		e.ok(os.Rename(kept, pin))
 	}
 }
 

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "1f5514e9956a46fa6ae18716151dcb9318a8426b98739348179c9ffa4d198694"
+const build = "0beeb535fb2cbdffeca516c00e4f36bc26453d818eb222ba91c0a12bcf301d18"

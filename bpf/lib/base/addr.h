@@ -10,7 +10,7 @@
 
 static __always_inline void addr_copy(void *to, const void *from)
 {
-	__builtin_memcpy(to, from, 16);
+	__builtin_memcpy(__builtin_assume_aligned(to, 4), __builtin_assume_aligned(from, 4), 16);
 }
 
 static __always_inline void addr_from_v4(__u8 *to, __be32 v4)

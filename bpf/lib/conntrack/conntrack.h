@@ -214,17 +214,21 @@ static __always_inline void ct_cache_nexthop(struct sl_ct_entry *ct, const __u8 
 static __always_inline struct sl_ct_entry *ct_update(const struct sl_tuple *key, struct sl_ct_entry *ct,
 						     const struct sl_pkt *p, enum sl_dir dir, __u32 len, __u64 now)
 {
-	bool pod_opened = ct->flags & SL_CT_POD_OPENED;
-	bool opener = pod_opened == (dir == SL_TX);
 	__u32 flags = ct->flags;
-	bool proven, in_order = true;
+	bool in_order = true;
 
-	proven = pod_opened ? !opener : opener && (flags & SL_CT_REPLIED);
-	flags |= dir == SL_TX ? SL_CT_TX_SEEN_FIRST : SL_CT_RX_SEEN_FIRST;
-	if (likely(p->tcp_flags))
-		flags = dir == SL_TX ? tcp_seq_tx(ct, p, flags, now) : tcp_seq_rx(ct, p, flags, &in_order);
-	if (!opener && in_order)
-		flags |= SL_CT_REPLIED;
+	/* The end that did not open it has answered: without a branch, whose ways the verifier would follow to the end. */
+	if (dir == SL_TX) {
+		if (likely(p->tcp_flags))
+			flags = tcp_seq_tx(ct, p, flags, now);
+		flags |= SL_CT_TX_SEEN_FIRST | (~flags & SL_CT_POD_OPENED) * (SL_CT_REPLIED / SL_CT_POD_OPENED);
+	} else {
+		if (likely(p->tcp_flags))
+			flags = tcp_seq_rx(ct, p, flags, &in_order);
+		flags |= SL_CT_RX_SEEN_FIRST;
+		if (likely(in_order))
+			flags |= (flags & SL_CT_POD_OPENED) * (SL_CT_REPLIED / SL_CT_POD_OPENED);
+	}
 	if (unlikely(flags != ct->flags)) {
 		sl_ct_changed(ct->flags, flags);
 		ct->flags = flags;
@@ -233,11 +237,11 @@ static __always_inline struct sl_ct_entry *ct_update(const struct sl_tuple *key,
 	if (dir == SL_TX) {
 		__sync_fetch_and_add(&ct->tx_packets, 1);
 		__sync_fetch_and_add(&ct->tx_bytes, len);
-	} else {
-		__sync_fetch_and_add(&ct->rx_packets, 1);
-		__sync_fetch_and_add(&ct->rx_bytes, len);
+		return ct;
 	}
-	if (proven && unlikely(!(flags & (SL_CT_ASSURED | SL_CT_RST))) && in_order)
+	__sync_fetch_and_add(&ct->rx_packets, 1);
+	__sync_fetch_and_add(&ct->rx_bytes, len);
+	if (in_order && unlikely((flags & (SL_CT_REPLIED | SL_CT_ASSURED | SL_CT_RST)) == SL_CT_REPLIED))
 		return ct_assure(key, ct);
 	return ct;
 }

@@ -12,12 +12,13 @@ static __always_inline struct sl_endpoint_stats *endpoint_stats(__u32 ifindex)
 }
 
 /* A GSO packet counts as one; bytes are those of the frame. */
-static __always_inline void count_tx(struct __sk_buff *skb, struct sl_endpoint_stats *st)
+static __always_inline void count_tx(struct __sk_buff *skb, struct sl_endpoint_stats *st, bool fast)
 {
 	if (unlikely(!st))
 		return;
 	st->tx_packets++;
 	st->tx_bytes += skb->len;
+	st->tx_fast += fast;
 }
 
 static __always_inline void count_rx(struct __sk_buff *skb, struct sl_endpoint_stats *st, bool fast)

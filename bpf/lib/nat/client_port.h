@@ -63,17 +63,22 @@ __noinline int sl_cport_claim(__u32 port)
 }
 
 /*
- * Gives the connection of p a client port of its own. False: none is free.
- * in: s->key, s->entry  out: s->key.remote_port
+ * Gives a connection a client port of its own. Returns 1, or 0 if none is free.
+ * A function of its own: the verifier follows its loop once, and not once for each caller's state.
+ * in: ct_scratch()->key, ->entry  out: ->key.remote_port, ->entry.flags, ->reverse
  */
-static __always_inline __must_check bool client_port_allocate(const struct sl_pkt *p, struct sl_ct_scratch *s)
+__noinline int sl_cport_find(void)
 {
-	__u32 start = port_alloc_start(&p->tuple), i;
+	struct sl_ct_scratch *s = ct_scratch();
+	__u32 start, i;
 
+	if (!s)
+		return 0;
+	start = port_alloc_start(&s->entry.other);
 	s->entry.flags |= SL_CT_CLIENT_PORT;
 	for (i = 1; i <= 2 * SL_SNAT_ATTEMPTS; i++) {
 		if (sl_cport_claim(snat_candidate(0, i, start)))
-			return true;
+			return 1;
 	}
-	return false;
+	return 0;
 }

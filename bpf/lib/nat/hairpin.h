@@ -51,7 +51,7 @@ static __always_inline enum sl_drop_reason hairpin_create(struct __sk_buff *skb,
 	addr_copy(s->entry.other.remote, hp->ip);
 	s->entry.other.remote_port = hp->port;
 	s->key = ctx->p.tuple;
-	ct = hairpin_insert(skb, s, ctx, bpf_ntohs(ctx->p.tuple.local_port), &reason);
+	ct = hairpin_insert(skb, s, bpf_ntohs(ctx->p.tuple.local_port), &reason);
 	if (ct)
 		ct_update(&ctx->p.tuple, ct, &ctx->p, SL_TX, skb->len, now);
 	return reason;

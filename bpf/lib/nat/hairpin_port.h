@@ -88,47 +88,48 @@ __noinline int sl_hpin_is_ours(__u32 port)
 }
 
 /*
- * Looks for the port that the connection had before its entry was lost. preferred: host byte order.
- * Returns 1 if found, else 0. A function of its own, for the stack it takes.
- * in: ct_scratch()->key, ->entry, hairpin_scratch()->p  out: ->entry.other,
- * hairpin_scratch()->start
+ * Looks for the port that the connection had before its entry was lost, else claims a free one,
+ * preferred (host byte order) if possible. Returns 1, or 0 if none is free.
+ * A function of its own: the verifier follows its loops once, and not once for each caller's state.
+ * in: ct_scratch()->key, ->entry, hairpin_scratch()->p  out: ->entry.other, ->reverse
  */
-__noinline int sl_hpin_recover(__u32 preferred)
+__noinline int sl_hpin_find(struct __sk_buff *skb, __u32 preferred)
 {
 	struct sl_ct_scratch *s = ct_scratch();
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
-	__u32 scan, i;
-	int found = 0;
+	__u32 start, attempts, scan, i;
 
 	if (!s || !ctx)
 		return 0;
-	ctx->start = port_alloc_start(&s->key);
-	scan = snat_recover_attempts(&ctx->p, proto_has_free_ports(s->key.proto) ? 2 * SL_SNAT_ATTEMPTS : 0);
-	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i < scan && !found; i++)
-		found = sl_hpin_is_ours(snat_candidate((__u16)preferred, i, ctx->start));
-	return found;
+	start = port_alloc_start(&s->key);
+	attempts = proto_has_free_ports(s->key.proto) ? 2 * SL_SNAT_ATTEMPTS : 0;
+	scan = snat_recover_attempts(&ctx->p, attempts);
+	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i < scan; i++) {
+		if (sl_hpin_is_ours(snat_candidate((__u16)preferred, i, start)))
+			return 1;
+	}
+	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i <= attempts; i++) {
+		if (sl_hpin_claim(skb, snat_candidate((__u16)preferred, i, start)))
+			return 1;
+	}
+	return 0;
 }
 
 /*
  * Inserts s->entry under s->key, with its reverse entry: with the port that it had before, else
  * with a free one, preferred (host byte order) if possible.
- * in: s->key, s->entry, ctx->p  out: s->entry.other, ctx->start
+ * in: s->key, s->entry, ctx->p  out: s->entry.other
  */
 static __always_inline struct sl_ct_entry *hairpin_insert(struct __sk_buff *skb, struct sl_ct_scratch *s,
-							  const struct sl_hairpin_ctx *ctx, __u16 preferred,
-							  enum sl_drop_reason *reason)
+							  __u16 preferred, enum sl_drop_reason *reason)
 {
-	__u32 attempts = proto_has_free_ports(s->key.proto) ? 2 * SL_SNAT_ATTEMPTS : 0, i;
-	int found = sl_hpin_recover(preferred);
-	struct sl_ct_entry *ct = NULL;
+	struct sl_ct_entry *ct;
 
 	*reason = SL_DROP_SNAT_PORTS;
-	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i <= attempts && !found; i++)
-		found = sl_hpin_claim(skb, snat_candidate(preferred, i, ctx->start));
-	if (found) {
-		ct = ct_begin(&s->key, &s->entry);
-		*reason = ct ? SL_DROP_NONE : SL_DROP_CT_TABLE;
-	}
+	if (!sl_hpin_find(skb, preferred))
+		return NULL;
+	ct = ct_begin(&s->key, &s->entry);
+	*reason = ct ? SL_DROP_NONE : SL_DROP_CT_TABLE;
 	return ct;
 }
 

@@ -15,8 +15,7 @@ struct sl_hairpin_ctx {
 	struct sl_tuple to;
 	struct sl_tuple key;
 	struct sl_tuple target; /* for hairpin_rewrite() */
-	__u32 start;		/* where the search for a port starts */
-	__u32 slow;		/* 1: the packet is in slow_scratch(), and the functions of rewrite_slow.h change it */
+	__u64 slow;		/* 1: the packet is in slow_scratch(), and the functions of rewrite_slow.h change it */
 };
 
 struct {

@@ -73,7 +73,7 @@ static __always_inline int hairpin_frag_next(struct __sk_buff *skb, struct sl_sl
 					     struct sl_hairpin_ctx *ctx, __u32 dir)
 {
 	struct sl_frag *fr = frag_lookup(&slow->outer, pod_frag_dir(dir), clock_now());
-	__u8 to[16];
+	__u8 to[16] __attribute__((aligned(4)));
 
 	if (!fr)
 		return SL_NEXT;

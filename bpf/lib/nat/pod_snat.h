@@ -74,8 +74,7 @@ static __always_inline enum sl_drop_reason pod_snat_create(struct __sk_buff *skb
 	s->entry.other = ctx->p.tuple;
 	addr_copy(s->entry.other.remote, ep->gateway);
 	s->key = ctx->key;
-	hairpin_insert(skb, s, ctx, bpf_ntohs(ctx->p.echo ? ctx->p.tuple.local_port : ctx->p.tuple.remote_port),
-		       &reason);
+	hairpin_insert(skb, s, bpf_ntohs(ctx->p.echo ? ctx->p.tuple.local_port : ctx->p.tuple.remote_port), &reason);
 	return reason;
 }
 

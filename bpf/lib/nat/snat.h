@@ -67,7 +67,7 @@ static __always_inline bool snat_addr(struct __sk_buff *skb, const struct sl_pkt
  */
 static __always_inline bool snat_moved(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_ct_entry *ct)
 {
-	__u8 addr[16];
+	__u8 addr[16] __attribute__((aligned(4)));
 
 	return (ct->flags & SL_CT_SNAT) && ct->out_ifindex && ct->out_ifindex != skb->ifindex &&
 	       snat_addr(skb, p, addr) && !addr_equal(addr, ct->other.local);
@@ -167,6 +167,34 @@ static __always_inline __u32 snat_recover_attempts(const struct sl_pkt *p, __u32
 }
 
 /*
+ * Looks for the port that the connection had before its entry was lost, in the first scan candidates,
+ * else claims a free one. Returns 1, or 0 if none is free.
+ * A function of its own: the verifier follows its loops once, and not once for each caller's state.
+ * in: ct_scratch()->key, ->entry (other without its port)  out: ->entry.other.local_port, ->reverse
+ */
+__noinline int sl_snat_find(struct __sk_buff *skb, __u32 scan)
+{
+	struct sl_ct_scratch *s = ct_scratch();
+	__u32 start, attempts, i;
+	__u16 preferred;
+
+	if (!s)
+		return 0;
+	start = port_alloc_start(&s->key);
+	preferred = bpf_ntohs(s->key.local_port);
+	attempts = proto_has_free_ports(s->key.proto) ? 2 * SL_SNAT_ATTEMPTS : 0;
+	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i < scan; i++) {
+		if (sl_snat_is_ours(snat_candidate(preferred, i, start)))
+			return 1;
+	}
+	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i <= attempts; i++) {
+		if (sl_snat_claim(skb, snat_candidate(preferred, i, start)))
+			return 1;
+	}
+	return 0;
+}
+
+/*
  * Gives the connection of p an outside tuple on this uplink. Returns 0, or the reason to drop the
  * packet: it never leaves untranslated.
  * in: s->entry from ct_init()  out: s->key = p->tuple, s->entry.other, s->reverse
@@ -174,23 +202,12 @@ static __always_inline __u32 snat_recover_attempts(const struct sl_pkt *p, __u32
 static __always_inline __must_check enum sl_drop_reason snat_allocate(struct __sk_buff *skb, const struct sl_pkt *p,
 								      struct sl_ct_scratch *s)
 {
-	__u32 start = port_alloc_start(&p->tuple);
-	__u16 preferred = bpf_ntohs(p->tuple.local_port);
 	__u32 attempts = proto_has_free_ports(p->tuple.proto) ? 2 * SL_SNAT_ATTEMPTS : 0;
-	__u32 scan = snat_recover_attempts(p, attempts), i;
 
 	s->key = p->tuple;
 	s->entry.other = p->tuple;
 	if (!snat_addr(skb, p, s->entry.other.local))
 		return SL_DROP_NO_SNAT_ADDR;
 	s->entry.flags |= SL_CT_SNAT;
-	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i < scan; i++) {
-		if (sl_snat_is_ours(snat_candidate(preferred, i, start)))
-			return SL_DROP_NONE;
-	}
-	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i <= attempts; i++) {
-		if (sl_snat_claim(skb, snat_candidate(preferred, i, start)))
-			return SL_DROP_NONE;
-	}
-	return SL_DROP_SNAT_PORTS;
+	return sl_snat_find(skb, snat_recover_attempts(p, attempts)) ? SL_DROP_NONE : SL_DROP_SNAT_PORTS;
 }
