@@ -178,14 +178,17 @@ static __always_inline int pod_out(struct __sk_buff *skb, const struct sl_pkt *p
 SEC("tc")
 int sl_from_pod(struct __sk_buff *skb)
 {
-	struct sl_pkt p = {};
-	enum sl_parsed parsed = parse_packet(skb, &p, SL_TX);
+	struct sl_pkt *p = pkt_scratch();
 	__u64 now = clock_now();
 	enum sl_drop_reason reason;
+	enum sl_parsed parsed;
 	struct sl_endpoint *ep;
 	int verdict;
 
-	/* 1. parse (above): what is not IP is for the stack, if it is not IP for the stack either */
+	/* 1. parse: what is not IP is for the stack, if it is not IP for the stack either */
+	if (!p)
+		return SL_NEXT;
+	parsed = parse_packet(skb, p, SL_TX);
 	if (from_netkit(skb) && unlikely(netkit_hides_protocol(skb)))
 		return drop(skb, SL_DROP_UNPARSABLE, skb->ifindex);
 	if (unlikely(parsed == SL_PARSED_NONE))
@@ -194,27 +197,27 @@ int sl_from_pod(struct __sk_buff *skb)
 	if (unlikely(reason))
 		return drop(skb, reason, skb->ifindex);
 	/* sl_from_uplink says why. */
-	if (unlikely(addr_is_loopback(p.tuple.remote)))
+	if (unlikely(addr_is_loopback(p->tuple.remote)))
 		return drop(skb, SL_DROP_LOOPBACK_POD, skb->ifindex);
 	/* 2. endpoint: whose address is the source? Drop what is spoofed */
-	ep = endpoint_cached(p.tuple.local, now);
+	ep = endpoint_cached(p->tuple.local, now);
 	if (unlikely(!ep || ep->ifindex != skb->ifindex)) {
 		/*
 		 * A pod on two networks answers through the device its routes name. The stack takes
 		 * it from there.
 		 */
-		if (cfg_anti_spoof && !is_link_scope(p.tuple.local) && !(ep && same_pod(skb->ifindex, ep)))
+		if (cfg_anti_spoof && !is_link_scope(p->tuple.local) && !(ep && same_pod(skb->ifindex, ep)))
 			return drop(skb, SL_DROP_SPOOFED_IP, skb->ifindex);
 		ep = NULL;
 	} else {
-		if (cfg_anti_spoof && unlikely(!mac_equal(p.src_mac, ep->mac)))
+		if (cfg_anti_spoof && unlikely(!mac_equal(p->src_mac, ep->mac)))
 			return drop(skb, SL_DROP_SPOOFED_MAC, ep->ifindex);
 		endpoint_set_admit_mark(skb, ep);
 	}
 	if (likely(ep && parsed == SL_PARSED_L4))
-		verdict = pod_out(skb, &p, ep, now);
+		verdict = pod_out(skb, p, ep, now);
 	else /* 3. what has no conntrack entry of its own */
-		verdict = pod_out_slow(skb, &p, parsed, ep != NULL, now);
+		verdict = pod_out_slow(skb, p, parsed, ep != NULL, now);
 	if (unlikely(!ep))
 		return verdict;
 	/* 6. count: here, since the verifier follows all before once for each thing that is kept */

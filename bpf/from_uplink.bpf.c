@@ -393,55 +393,55 @@ int sl_from_uplink(struct __sk_buff *skb)
 	struct sl_ct_match m = {.key = &key};
 	enum sl_drop_reason reason;
 	enum sl_parsed parsed;
-	struct sl_pkt p = {};
+	struct sl_pkt *p = pkt_scratch();
 	bool fast;
 
 	if (!cfg_l2_len) /* no link addresses either: every packet is for the node */
 		return uplink_in_slow(skb);
 	/* 1. parse */
-	if (unlikely(skb->pkt_type == PACKET_OTHERHOST))
+	if (!p || unlikely(skb->pkt_type == PACKET_OTHERHOST))
 		return SL_NEXT;
-	parsed = parse_packet(skb, &p, SL_RX);
+	parsed = parse_packet(skb, p, SL_RX);
 	/* The stack removes all VLAN 0 tags, and would go on with a packet that no hook has checked. */
 	reason = parse_refused(parsed);
 	if (unlikely(reason))
 		return drop(skb, reason, 0);
 	/* With route_localnet set, a socket on 127.0.0.1 must still be out of reach (CVE-2020-8558). */
-	if (parsed >= SL_PARSED_L3 && unlikely(addr_is_loopback(p.tuple.local) || addr_is_loopback(p.tuple.remote)))
+	if (parsed >= SL_PARSED_L3 && unlikely(addr_is_loopback(p->tuple.local) || addr_is_loopback(p->tuple.remote)))
 		return drop(skb, SL_DROP_LOOPBACK, 0);
 	if (unlikely(skb->pkt_type != PACKET_HOST))
 		return SL_NEXT;
 	if (unlikely(parsed != SL_PARSED_L4))
 		return parsed == SL_PARSED_L3 ? uplink_in_slow(skb) : SL_NEXT;
 	/* 2. find the hostPort and the conntrack entry; what has none takes the slow path, or is for the stack */
-	slot = hostport_cached(skb, &p, now);
+	slot = hostport_cached(skb, p, now);
 	/* A SYN is never on the fast path, and mostly has no entry. */
-	if (unlikely(pkt_is_syn(&p)))
-		return slow_ctx_init(&p) ? sl_upl_in_slow(skb) : SL_NEXT;
+	if (unlikely(pkt_is_syn(p)))
+		return slow_ctx_init(p) ? sl_upl_in_slow(skb) : SL_NEXT;
 	/* A masqueraded connection keeps its port if it had the port before the port was published. */
-	if (unlikely(!find_hostport(&p, slot, &m, now)) && !find_snat_or_plain(&p, &m, false, now)) {
+	if (unlikely(!find_hostport(p, slot, &m, now)) && !find_snat_or_plain(p, &m, false, now)) {
 		/* Not for Sluice: most of what comes for the node itself. */
-		if (!slot && !(pkt_opens(&p) && endpoint_lookup(p.tuple.local)))
+		if (!slot && !(pkt_opens(p) && endpoint_lookup(p->tuple.local)))
 			return SL_NEXT;
-		return slow_ctx_init(&p) ? sl_upl_in_slow(skb) : SL_NEXT;
+		return slow_ctx_init(p) ? sl_upl_in_slow(skb) : SL_NEXT;
 	}
 	if (unlikely(!m.ct || !m.ep))
 		return SL_NEXT;
 	/* 3. conntrack */
-	m.ct = ct_update(m.key, m.ct, &p, SL_RX, skb->len, now);
+	m.ct = ct_update(m.key, m.ct, p, SL_RX, skb->len, now);
 	/*
 	 * If another policy is in force than the one that admitted it, the packet has to pass
 	 * sl_to_pod.
 	 */
-	fast = p.seg_len <= m.ep->mtu && m.ct->policy == m.ep->policy && fast_allowed(m.ct, &p, now);
+	fast = p->seg_len <= m.ep->mtu && m.ct->policy == m.ep->policy && fast_allowed(m.ct, p, now);
 	/* 4. rewrite */
-	if (unlikely(m.ct->flags & SL_CT_CLIENT_PORT) && rewrite_remote_port(skb, &p, SL_RX, m.key))
+	if (unlikely(m.ct->flags & SL_CT_CLIENT_PORT) && rewrite_remote_port(skb, p, SL_RX, m.key))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
-	if (unlikely(rewrite_packet(skb, &p, SL_RX, m.key, fast)))
+	if (unlikely(rewrite_packet(skb, p, SL_RX, m.key, fast)))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
 	/* 5. forward: to the pod past the stack, or to the stack */
 	if (likely(fast)) {
-		ct_delete_if_closed(m.key, m.ct, &p, SL_RX);
+		ct_delete_if_closed(m.key, m.ct, p, SL_RX);
 		return fast_to_pod(skb, m.ep);
 	}
 	if (m.ct->flags & (SL_CT_NAT | SL_CT_POD_OPENED))

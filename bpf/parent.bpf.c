@@ -18,21 +18,25 @@
 /* Applies rules and limit of the pod to a packet whose VLAN tag is off. */
 static __always_inline int parent_judge(struct __sk_buff *skb, __u32 vlan)
 {
-	struct sl_pkt p = {};
-	enum sl_parsed parsed = parse_packet(skb, &p, SL_TX);
-	struct sl_parent_pod *pod = parent_pod(skb, &p, vlan);
+	struct sl_pkt *p = pkt_scratch();
+	struct sl_parent_pod *pod;
 	struct sl_edt_limit *limit;
 	enum sl_drop_reason reason;
+	enum sl_parsed parsed;
 	__u32 number;
 
+	if (!p)
+		return SL_NEXT;
+	parsed = parse_packet(skb, p, SL_TX);
+	pod = parent_pod(skb, p, vlan);
 	if (!pod)
 		return SL_NEXT;
 	/* 1. rules */
 	number = pod->device;
 	if (number) {
 		reason = parse_refused(parsed);
-		if (!reason && parsed != SL_PARSED_NONE && !is_addr_discovery(skb, &p, parsed, SL_TX))
-			reason = policy_again(skb, &p, parsed, number, clock_now());
+		if (!reason && parsed != SL_PARSED_NONE && !is_addr_discovery(skb, p, parsed, SL_TX))
+			reason = policy_again(skb, p, parsed, number, clock_now());
 		if (reason)
 			return drop(skb, reason, SL_PODNS_KEY | number);
 	}

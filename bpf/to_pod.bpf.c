@@ -138,35 +138,38 @@ static __always_inline enum sl_drop_reason pod_in_admit(struct __sk_buff *skb, c
 SEC("tc")
 int sl_to_pod(struct __sk_buff *skb)
 {
-	struct sl_pkt p = {};
-	enum sl_parsed parsed = parse_packet(skb, &p, SL_RX);
+	struct sl_pkt *p = pkt_scratch();
 	__u64 now = clock_now();
 	struct sl_ct_entry *admitted = NULL;
 	enum sl_drop_reason reason;
+	enum sl_parsed parsed;
 	bool accounted;
 	struct sl_endpoint *ep;
 	int verdict = SL_NEXT;
 
-	/* 1. parse (above) */
+	/* 1. parse */
+	if (!p)
+		return SL_NEXT;
+	parsed = parse_packet(skb, p, SL_RX);
 	if (parsed == SL_PARSED_NONE)
 		return SL_NEXT;
 	reason = parse_refused(parsed);
 	if (reason)
 		return drop(skb, reason, skb->ifindex);
 	/* 2. policy of the device */
-	reason = pod_in_admit(skb, &p, parsed, &admitted, now);
+	reason = pod_in_admit(skb, p, parsed, &admitted, now);
 	if (reason)
 		return drop(skb, reason, skb->ifindex);
 	accounted = !admitted;
 	/* 3. deliver to the pod: pod-side SNAT, hairpin, confirmation */
-	ep = endpoint_lookup(p.tuple.local);
+	ep = endpoint_lookup(p->tuple.local);
 	if (ep && ep->ifindex == skb->ifindex) {
 		count_rx(skb, endpoint_stats(ep->ifindex), false);
-		verdict = parsed == SL_PARSED_L4 ? deliver(skb, &p, ep, now, &accounted) : deliver_slow(skb, now);
+		verdict = parsed == SL_PARSED_L4 ? deliver(skb, p, ep, now, &accounted) : deliver_slow(skb, now);
 	}
 	/* 4. account, if no other hook has */
 	if (!accounted)
-		policy_account(skb, &p, admitted, SL_RX, now);
+		policy_account(skb, p, admitted, SL_RX, now);
 	if (cfg_netkit && cb_marked(skb))
 		cb_unmark(skb);
 	return verdict;

@@ -268,7 +268,7 @@ static __always_inline int uplink_out_slow(struct __sk_buff *skb)
 SEC("tc")
 int sl_to_uplink(struct __sk_buff *skb)
 {
-	struct sl_pkt p = {};
+	struct sl_pkt *p = pkt_scratch();
 
 	if (!cfg_l2_len)
 		return uplink_out_slow(skb);
@@ -276,15 +276,15 @@ int sl_to_uplink(struct __sk_buff *skb)
 	 * A pod's frame has lost its VLAN 0 tag before. A frame with a tag is the node's own, and
 	 * keeps it.
 	 */
-	if (cb_marked(skb) || skb->vlan_present)
+	if (!p || cb_marked(skb) || skb->vlan_present)
 		return SL_NEXT;
 	/* 1. parse; then the slow path, the only one here: the fast path has left by a redirect */
-	switch (parse_packet(skb, &p, SL_TX)) {
+	switch (parse_packet(skb, p, SL_TX)) {
 	case SL_PARSED_L3:
 		return uplink_out_slow(skb);
 	case SL_PARSED_L4:
 		/* Most of what the node sends is its own: do not delay it. */
-		if ((!endpoint_lookup(p.tuple.local) && !is_unconnected_udp(skb, p.tuple.proto)) || !slow_ctx_init(&p))
+		if ((!endpoint_lookup(p->tuple.local) && !is_unconnected_udp(skb, p->tuple.proto)) || !slow_ctx_init(p))
 			return SL_NEXT;
 		return sl_upl_out_slow(skb);
 	case SL_PARSED_V4MAPPED:

@@ -48,7 +48,7 @@ func TestMapSpecs(t *testing.T) {
 				t.Errorf("map %s of %s differs (-first +this):\n%s", name, part.name, cmp.Diff(first, shape))
 			}
 			seen[name] = shape
-			if shape.Pinning != ebpf.PinByName && !slices.Contains([]string{"sl_ct_scratch", "sl_slow_scratch", "sl_hpin_scratch", "sl_policy_query", "sl_hp_cache", "sl_ep_cache"}, name) {
+			if shape.Pinning != ebpf.PinByName && !slices.Contains([]string{"sl_ct_scratch", "sl_slow_scratch", "sl_hpin_scratch", "sl_pkt_scratch", "sl_policy_query", "sl_hp_cache", "sl_ep_cache"}, name) {
 				t.Errorf("map %s of %s is not shared", name, part.name)
 			}
 		}

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "0beeb535fb2cbdffeca516c00e4f36bc26453d818eb222ba91c0a12bcf301d18"
+const build = "bbf92f54b2b70f95c37839a2933f2293d4d7f2608d3394a98e53e7891feaab23"

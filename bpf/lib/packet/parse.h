@@ -73,6 +73,26 @@ struct sl_pkt {
 #define SL_ECHO_ANSWERS 2
 
 /*
+ * The packet that a program sees. In a map and not on the stack: the verifier knows nothing of the
+ * values in a map, so it follows what comes after the parser once, and not once for each family and
+ * protocol. A program never nests in itself on one CPU.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sl_pkt);
+} sl_pkt_scratch SEC(".maps");
+
+/* Memory for parse_packet(). NULL for the verifier only. */
+static __always_inline struct sl_pkt *pkt_scratch(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&sl_pkt_scratch, &zero);
+}
+
+/*
  * Has the protocol ports, or what stands for them, that may change? SCTP's checksum is a CRC over
  * its ports (RFC 9260 6.8).
  */
@@ -270,7 +290,7 @@ static __always_inline enum sl_parsed parse_ip6(struct __sk_buff *skb, struct sl
 }
 
 /*
- * Fills p, which must be zero, from an Ethernet frame. A frame with a VLAN tag, in the frame or
+ * Fills p from an Ethernet frame. A frame with a VLAN tag, in the frame or
  * beside it, is not for Sluice: its addresses belong to another network. A tag of VLAN 0 is only a
  * priority. The stack takes such a frame for an untagged one (__netif_receive_skb_core), and so do
  * the programs.
@@ -279,6 +299,7 @@ static __always_inline enum sl_parsed parse_packet(struct __sk_buff *skb, struct
 {
 	struct ethhdr *eth;
 
+	__builtin_memset(p, 0, sizeof(*p));
 	if (unlikely(skb->vlan_present)) {
 		if (skb->vlan_tci & 0x0fff || bpf_skb_vlan_pop(skb))
 			return SL_PARSED_NONE;

@@ -243,18 +243,21 @@ static __always_inline __must_check enum sl_drop_reason policy_again(struct __sk
 /* Admits a packet of a device inside a pod's network namespace. */
 static __always_inline int podns_policy(struct __sk_buff *skb, enum sl_dir dir)
 {
-	struct sl_pkt p = {};
-	enum sl_parsed parsed = parse_packet(skb, &p, dir);
+	struct sl_pkt *p = pkt_scratch();
 	__u32 number = podns_dev_id(skb);
 	enum sl_drop_reason reason;
+	enum sl_parsed parsed;
 
-	/* 1. parse (above) */
+	/* 1. parse */
+	if (!p)
+		return SL_NEXT;
+	parsed = parse_packet(skb, p, dir);
 	reason = parse_refused(parsed);
 	if (reason)
 		return drop(skb, reason, SL_PODNS_KEY | number);
-	if (parsed == SL_PARSED_NONE || is_addr_discovery(skb, &p, parsed, dir))
+	if (parsed == SL_PARSED_NONE || is_addr_discovery(skb, p, parsed, dir))
 		return SL_NEXT;
 	/* 2. policy */
-	reason = policy_device(skb, &p, parsed, SL_PODNS_KEY | number, dir, number, clock_now());
+	reason = policy_device(skb, p, parsed, SL_PODNS_KEY | number, dir, number, clock_now());
 	return reason ? drop(skb, reason, SL_PODNS_KEY | number) : SL_NEXT;
 }

@@ -43,6 +43,7 @@ const (
 	FromPodMapSlNomasqCidrs  = "sl_nomasq_cidrs"
 	FromPodMapSlNsDevices    = "sl_ns_devices"
 	FromPodMapSlParentPods   = "sl_parent_pods"
+	FromPodMapSlPktScratch   = "sl_pkt_scratch"
 	FromPodMapSlPolicies     = "sl_policies"
 	FromPodMapSlPolicyQuery  = "sl_policy_query"
 	FromPodMapSlRsvdPorts    = "sl_rsvd_ports"
@@ -146,6 +147,7 @@ type FromPodMapSpecs struct {
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
 	SlParentPods  *ebpf.MapSpec `ebpf:"sl_parent_pods"`
+	SlPktScratch  *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
 	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
 	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
@@ -225,6 +227,7 @@ type FromPodMaps struct {
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
 	SlParentPods  *ebpf.Map `ebpf:"sl_parent_pods"`
+	SlPktScratch  *ebpf.Map `ebpf:"sl_pkt_scratch"`
 	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
 	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
@@ -261,6 +264,7 @@ func (m *FromPodMaps) Close() error {
 		m.SlNomasqCidrs,
 		m.SlNsDevices,
 		m.SlParentPods,
+		m.SlPktScratch,
 		m.SlPolicies,
 		m.SlPolicyQuery,
 		m.SlRsvdPorts,

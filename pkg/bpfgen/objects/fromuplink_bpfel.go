@@ -41,6 +41,7 @@ const (
 	FromUplinkMapSlLastCport    = "sl_last_cport"
 	FromUplinkMapSlNodeAddrs    = "sl_node_addrs"
 	FromUplinkMapSlNomasqCidrs  = "sl_nomasq_cidrs"
+	FromUplinkMapSlPktScratch   = "sl_pkt_scratch"
 	FromUplinkMapSlRsvdPorts    = "sl_rsvd_ports"
 	FromUplinkMapSlSlowScratch  = "sl_slow_scratch"
 	FromUplinkMapSlUplinks      = "sl_uplinks"
@@ -140,6 +141,7 @@ type FromUplinkMapSpecs struct {
 	SlLastCport   *ebpf.MapSpec `ebpf:"sl_last_cport"`
 	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
+	SlPktScratch  *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
 	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
 	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
@@ -215,6 +217,7 @@ type FromUplinkMaps struct {
 	SlLastCport   *ebpf.Map `ebpf:"sl_last_cport"`
 	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
+	SlPktScratch  *ebpf.Map `ebpf:"sl_pkt_scratch"`
 	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
 	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
@@ -247,6 +250,7 @@ func (m *FromUplinkMaps) Close() error {
 		m.SlLastCport,
 		m.SlNodeAddrs,
 		m.SlNomasqCidrs,
+		m.SlPktScratch,
 		m.SlRsvdPorts,
 		m.SlSlowScratch,
 		m.SlUplinks,

@@ -35,6 +35,7 @@ const (
 	NsIngressMapSlNomasqCidrs  = "sl_nomasq_cidrs"
 	NsIngressMapSlNsDevices    = "sl_ns_devices"
 	NsIngressMapSlParentPods   = "sl_parent_pods"
+	NsIngressMapSlPktScratch   = "sl_pkt_scratch"
 	NsIngressMapSlPolicies     = "sl_policies"
 	NsIngressMapSlPolicyQuery  = "sl_policy_query"
 	NsIngressMapSlSlowScratch  = "sl_slow_scratch"
@@ -129,6 +130,7 @@ type NsIngressMapSpecs struct {
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
 	SlParentPods  *ebpf.MapSpec `ebpf:"sl_parent_pods"`
+	SlPktScratch  *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
 	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
 	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
@@ -199,6 +201,7 @@ type NsIngressMaps struct {
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
 	SlParentPods  *ebpf.Map `ebpf:"sl_parent_pods"`
+	SlPktScratch  *ebpf.Map `ebpf:"sl_pkt_scratch"`
 	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
 	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
@@ -226,6 +229,7 @@ func (m *NsIngressMaps) Close() error {
 		m.SlNomasqCidrs,
 		m.SlNsDevices,
 		m.SlParentPods,
+		m.SlPktScratch,
 		m.SlPolicies,
 		m.SlPolicyQuery,
 		m.SlSlowScratch,

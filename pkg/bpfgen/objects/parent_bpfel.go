@@ -37,6 +37,7 @@ const (
 	ParentMapSlNomasqCidrs  = "sl_nomasq_cidrs"
 	ParentMapSlNsDevices    = "sl_ns_devices"
 	ParentMapSlParentPods   = "sl_parent_pods"
+	ParentMapSlPktScratch   = "sl_pkt_scratch"
 	ParentMapSlPolicies     = "sl_policies"
 	ParentMapSlPolicyQuery  = "sl_policy_query"
 	ParentMapSlSlowScratch  = "sl_slow_scratch"
@@ -133,6 +134,7 @@ type ParentMapSpecs struct {
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
 	SlParentPods  *ebpf.MapSpec `ebpf:"sl_parent_pods"`
+	SlPktScratch  *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
 	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
 	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
@@ -205,6 +207,7 @@ type ParentMaps struct {
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
 	SlParentPods  *ebpf.Map `ebpf:"sl_parent_pods"`
+	SlPktScratch  *ebpf.Map `ebpf:"sl_pkt_scratch"`
 	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
 	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
@@ -234,6 +237,7 @@ func (m *ParentMaps) Close() error {
 		m.SlNomasqCidrs,
 		m.SlNsDevices,
 		m.SlParentPods,
+		m.SlPktScratch,
 		m.SlPolicies,
 		m.SlPolicyQuery,
 		m.SlSlowScratch,

@@ -40,6 +40,7 @@ const (
 	ToPodMapSlNomasqCidrs  = "sl_nomasq_cidrs"
 	ToPodMapSlNsDevices    = "sl_ns_devices"
 	ToPodMapSlParentPods   = "sl_parent_pods"
+	ToPodMapSlPktScratch   = "sl_pkt_scratch"
 	ToPodMapSlPolicies     = "sl_policies"
 	ToPodMapSlPolicyQuery  = "sl_policy_query"
 	ToPodMapSlRsvdPorts    = "sl_rsvd_ports"
@@ -140,6 +141,7 @@ type ToPodMapSpecs struct {
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
 	SlParentPods  *ebpf.MapSpec `ebpf:"sl_parent_pods"`
+	SlPktScratch  *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
 	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
 	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
@@ -216,6 +218,7 @@ type ToPodMaps struct {
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
 	SlParentPods  *ebpf.Map `ebpf:"sl_parent_pods"`
+	SlPktScratch  *ebpf.Map `ebpf:"sl_pkt_scratch"`
 	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
 	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
@@ -249,6 +252,7 @@ func (m *ToPodMaps) Close() error {
 		m.SlNomasqCidrs,
 		m.SlNsDevices,
 		m.SlParentPods,
+		m.SlPktScratch,
 		m.SlPolicies,
 		m.SlPolicyQuery,
 		m.SlRsvdPorts,

@@ -36,6 +36,7 @@ const (
 	ToUplinkMapSlHpAllowlist  = "sl_hp_allowlist"
 	ToUplinkMapSlNodeAddrs    = "sl_node_addrs"
 	ToUplinkMapSlNomasqCidrs  = "sl_nomasq_cidrs"
+	ToUplinkMapSlPktScratch   = "sl_pkt_scratch"
 	ToUplinkMapSlRsvdPorts    = "sl_rsvd_ports"
 	ToUplinkMapSlSlowScratch  = "sl_slow_scratch"
 	ToUplinkMapSlUplinks      = "sl_uplinks"
@@ -130,6 +131,7 @@ type ToUplinkMapSpecs struct {
 	SlHpAllowlist *ebpf.MapSpec `ebpf:"sl_hp_allowlist"`
 	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
+	SlPktScratch  *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
 	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
 	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
@@ -200,6 +202,7 @@ type ToUplinkMaps struct {
 	SlHpAllowlist *ebpf.Map `ebpf:"sl_hp_allowlist"`
 	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
+	SlPktScratch  *ebpf.Map `ebpf:"sl_pkt_scratch"`
 	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
 	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
@@ -227,6 +230,7 @@ func (m *ToUplinkMaps) Close() error {
 		m.SlHpAllowlist,
 		m.SlNodeAddrs,
 		m.SlNomasqCidrs,
+		m.SlPktScratch,
 		m.SlRsvdPorts,
 		m.SlSlowScratch,
 		m.SlUplinks,
