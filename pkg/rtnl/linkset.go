@@ -22,10 +22,11 @@ const (
 // vethInfoPeer is VETH_INFO_PEER of <linux/veth.h>.
 const vethInfoPeer = 1
 
-// Kinds of device pairs.
+// Kinds of device pairs, and of the queue for what arrives at a device.
 const (
 	KindVeth   = "veth"
 	KindNetkit = "netkit" // Linux 6.7
+	KindIFB    = "ifb"
 )
 
 // Paired reports whether the link is one end of a pair that connects a pod. PeerIndex is the other end.

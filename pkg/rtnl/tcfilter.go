@@ -374,7 +374,7 @@ func (h *Handle) AddIFB(name string, mtu, txqlen int) error {
 	}
 	req.AddData(attr32(unix.IFLA_TXQLEN, uint32(txqlen)))
 	info := attr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte("ifb"))
+	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte(KindIFB))
 	req.AddData(info)
 	if err := h.do(req); err != nil {
 		return fmt.Errorf("add ifb %q: %w", name, err)

@@ -105,9 +105,11 @@ func OnlyTheNodes(addrs []rtnl.Addr) []rtnl.Addr {
 	return slices.DeleteFunc(addrs, func(a rtnl.Addr) bool { return notTheNodes(a.Prefix.Addr()) })
 }
 
-// noTraffic are the kinds of devices that hold addresses of services, not of the node: what kube-proxy's IPVS mode and
-// node-local caches use (CVE-2019-9946).
-func noTraffic(l rtnl.Link) bool { return l.Kind == "dummy" || l.Kind == "ipvs" }
+// noTraffic are the kinds of devices that no packet is routed to. Some hold addresses of services, not of the node: what kube-proxy's
+// IPVS mode and node-local caches use (CVE-2019-9946). An IFB is a queue, and a pod with a limit may have one of its own.
+func noTraffic(l rtnl.Link) bool {
+	return l.Kind == "dummy" || l.Kind == "ipvs" || l.Kind == rtnl.KindIFB
+}
 
 // mayBePods says on what kinds of devices the pods and virtual machines of others hang.
 func mayBePods(l rtnl.Link) bool {

@@ -163,13 +163,9 @@ func (j *job) plan(req *request) error {
 	if !j.s.needsIFB() {
 		return nil
 	}
-	claimed, err := j.claimedIFBs(j.ref)
-	if err != nil {
-		return cnierr.Wrap(cnierr.CodeState, err, "list attachment records")
-	}
 	at := j.ifbHome()
 	j.s.IFB = referenceIFB(j.ref)
-	if _, err := at.ifbSide(j.s.IFB); claimed[j.s.IFB] || !errors.Is(err, rtnl.ErrNotFound) {
+	if _, err := at.ifbSide(j.s.IFB); !errors.Is(err, rtnl.ErrNotFound) {
 		// Another interface of the container has it, maybe one of upstream's plugin.
 		j.s.IFB = ownIFB(j.ref)
 		return cnierr.Wrap(cnierr.CodeKernel, delIFB(at, j.s.IFB), "remove what a killed ADD has left")

@@ -54,6 +54,16 @@ func (p *plugin) forget(ctx context.Context, a *cniskel.Args, ref attachments.ID
 	if err != nil || rec.Corrupt { // what it holds is found by name and owner
 		s = section{}
 	}
+	if rec.Plugins[Name].State != attachments.StateDone && s.IFB != "" {
+		// The ADD was killed, perhaps before it made the device: another interface of the container may have the name.
+		claimed, err := p.claimedIFBs(ref)
+		if err != nil {
+			return cnierr.Wrap(cnierr.CodeState, err, "list attachment records")
+		}
+		if claimed[s.IFB] {
+			s.IFB = ""
+		}
+	}
 	// The qdisc that redirection and datapath share goes with its maker's filters, after those of the other.
 	steps := []func() error{func() error { return delOnNode(&s) }, func() error { return p.disable(ctx, a, ref, &s) }}
 	if s.Clsact {

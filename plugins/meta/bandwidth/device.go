@@ -87,7 +87,7 @@ func (s side) ifbSide(name string) (side, error) {
 	if err != nil {
 		return side{}, err
 	}
-	if l.Kind != "ifb" {
+	if l.Kind != rtnl.KindIFB {
 		return side{}, fmt.Errorf("%s is a %s device: %w", name, l.Kind, rtnl.ErrExist)
 	}
 	return side{s.h, l.Index, l.MTU}, nil

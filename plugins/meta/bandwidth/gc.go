@@ -47,7 +47,7 @@ func (p *plugin) sweepIFBs(valid map[attachments.ID]bool) error {
 	}
 	var found []rtnl.Link
 	for _, l := range links {
-		if l.Kind == "ifb" && isIFBName(l.Name) {
+		if l.Kind == rtnl.KindIFB && isIFBName(l.Name) {
 			found = append(found, l)
 		}
 	}
@@ -88,7 +88,7 @@ func redirectedTo(h *rtnl.Handle, links []rtnl.Link) (map[int]bool, error) {
 	used := make(map[int]bool)
 	var errs []error
 	for _, l := range links {
-		if l.Kind == "ifb" {
+		if l.Kind == rtnl.KindIFB {
 			continue
 		}
 		for _, hook := range []uint32{rtnl.HookIngress, rtnl.HookEgress} {

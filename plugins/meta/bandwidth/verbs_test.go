@@ -119,6 +119,32 @@ func TestPrivilegedDelOfLost(t *testing.T) {
 	}
 }
 
+// An ADD that was killed before it made its device has not lost it to its DEL: another interface of the container has the name then.
+func TestPrivilegedDelOfKilledBeforeTheDevice(t *testing.T) {
+	w := newWorld(t)
+	w.pod("a", 2)
+	killed, name := ref("a"), referenceIFB(ref("a"))
+	killed.IfName = "eth1"
+	w.do(func() error {
+		return w.records.Begin(killed, w.pods["a"].Path, Name, section{Backend: BackendTBF, IFB: name, Egress: &Limit{Rate: 1 << 20, Burst: 1 << 20}})
+	})
+	c := conf(2, `"backend":"tbf",`+limits)
+	w.add("a", c)
+	if !w.has(name) {
+		t.Fatalf("the device is not %s, which nobody has", name)
+	}
+	w.do(func() error {
+		a := w.args("a", c)
+		a.IfName = killed.IfName
+		return w.plugin.Del(t.Context(), a)
+	})
+	must(t, w.check("a", c))
+	w.del("a")
+	if w.has(name) {
+		t.Error("the device is left")
+	}
+}
+
 // The first DEL on a node leaves as little as any: the redirection's qdisc goes with the datapath's filters on it.
 func TestPrivilegedDelLeavesNoQdisc(t *testing.T) {
 	w := newWorld(t)

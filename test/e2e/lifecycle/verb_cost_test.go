@@ -153,9 +153,10 @@ func TestPrivilegedVerbCostIsFlat(t *testing.T) {
 	}
 	const few, many = 10, 200
 	rules := e2etest.Attributes{"ingressPolicy": "isolated"}
+	limits := e2etest.Attributes{"ingressRate": 1 << 30, "ingressBurst": 1 << 30, "egressRate": 1 << 30, "egressBurst": 1 << 30}
 	for name, n := range map[string]e2etest.Network{
 		"ptp":    {Main: "ptp", Plugins: []string{}},
-		"bridge": {Plugins: []string{"portmap", "firewall", "bandwidth"}, Firewall: rules},
+		"bridge": {Plugins: []string{"portmap", "firewall", "bandwidth"}, Firewall: rules, Bandwidth: limits},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
