@@ -5,6 +5,7 @@ package loader
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
@@ -137,4 +138,41 @@ func TestPrivilegedPoliciesRollback(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	e.wantPolicies(d, 0)
+}
+
+// A tenant who chooses rules can take the ids that another's rules may have. That costs others a look at all policies, not their ADD.
+func TestPrivilegedPoliciesAimedAtOne(t *testing.T) {
+	e := newEnv(t)
+	d := e.open()
+	aimed := mustPolicy(t, "isolated", `{"ingress":[{"action":"allow","protocol":"tcp","ports":["80"]}],"ingressDefault":"deny"}`)
+	value, err := policymap.FromPolicy(aimed)
+	e.ok(err)
+	raw, err := d.tree.Pinned(pintree.MapPolicies)
+	e.ok(err)
+	m := policymap.New(raw)
+	for i := range 40 {
+		want, there, err := m.Place(value)
+		e.ok(err)
+		if there {
+			t.Fatal("no pod has the policy, and it is there")
+		}
+		// Stands for rules that were tried until this was their id.
+		v, err := policymap.FromPolicy(mustPolicy(t, "open", fmt.Sprintf(`{"egress":[{"action":"deny","protocol":"udp","ports":["%d"]}]}`, 1+i)))
+		e.ok(err)
+		e.ok(m.Put(want, v))
+	}
+	a, b := e.pod("pod1", "10.1.0.2/16"), e.pod("pod2", "10.1.0.3/16")
+	a.Policy, b.Policy = aimed, aimed
+	for _, ep := range []Endpoint{a, b} {
+		e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
+		e.ok(d.CheckEndpoint(e.ctx, ep, FeatureAdmit))
+	}
+	if x, y := e.policyOf(d, a), e.policyOf(d, b); x == 0 || x != y {
+		t.Errorf("one policy is under %d and %d", x, y)
+	}
+	have, there, err := m.Get(e.policyOf(d, a))
+	e.ok(err)
+	if !there || !have.Same(value) {
+		t.Errorf("another policy is under the pod's id: %+v", have)
+	}
 }

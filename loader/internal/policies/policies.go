@@ -47,7 +47,7 @@ func (v views) id(p *policy.Policy, back *rollback.Stack) (uint16, error) {
 		return 0, err
 	}
 	id, err := v.put(want, back)
-	if errors.Is(err, unix.E2BIG) || errors.Is(err, policymap.ErrNoID) {
+	if errors.Is(err, unix.E2BIG) {
 		if err := v.forget(); err != nil {
 			return 0, err
 		}

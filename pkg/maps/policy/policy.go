@@ -5,7 +5,6 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"iter"
@@ -13,6 +12,8 @@ import (
 	"net/netip"
 	"strconv"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
@@ -112,8 +113,11 @@ func (v *Value) Same(w *Value) bool {
 	return a == b
 }
 
-// maxProbes is how many ids a policy may have. More than a few are never tried: a map holds a few hundred policies at most.
-const maxProbes = 32
+const (
+	// maxProbes is how many ids of a policy are looked up one by one. By chance a map with a few hundred policies never has them all.
+	maxProbes = 32
+	lastID    = 1<<16 - 1
+)
 
 // ids are those that v may have, in the order in which they are tried. The same rules have the same ones.
 func (v *Value) ids() iter.Seq[uint16] {
@@ -123,8 +127,8 @@ func (v *Value) ids() iter.Seq[uint16] {
 	_, _ = h.Write(unsafe.Slice((*byte)(unsafe.Pointer(&c)), unsafe.Sizeof(c)))
 	first := h.Sum64()
 	return func(yield func(uint16) bool) {
-		for i := range uint64(maxProbes) {
-			if !yield(uint16(1 + (first+i)%(1<<16-1))) {
+		for i := range uint64(lastID) {
+			if !yield(uint16(1 + (first+i)%lastID)) {
 				return
 			}
 		}
@@ -234,13 +238,15 @@ func (m Map) IDs() ([]uint16, error) {
 	return ids, err
 }
 
-// ErrNoID says that other policies have every id that a policy may have.
-var ErrNoID = errors.New("no free policy id")
-
-// Place returns the id for v, and whether the policy under it is v already. The cost does not depend on the policies in the map. One
-// that was put under another id, as former builds did, is not found: v is there twice then.
+// Place returns the id for v, and whether the policy under it is v already. The cost does not depend on the policies in the map, unless
+// a tenant has chosen rules that take the ids of v: then all are read. One that was put under another id, as former builds did, is
+// not found: v is there twice then.
 func (m Map) Place(v *Value) (id uint16, there bool, err error) {
+	probes := 0
 	for id := range v.ids() {
+		if probes++; probes > maxProbes {
+			break
+		}
 		have, ok, err := m.Get(id)
 		if err != nil {
 			return 0, false, err
@@ -249,7 +255,32 @@ func (m Map) Place(v *Value) (id uint16, there bool, err error) {
 			return id, ok, nil
 		}
 	}
-	return 0, false, ErrNoID
+	return m.placeByWalk(v)
+}
+
+// placeByWalk does what Place does by all policies of the map.
+func (m Map) placeByWalk(v *Value) (id uint16, there bool, err error) {
+	ids, err := m.IDs()
+	if err != nil {
+		return 0, false, err
+	}
+	taken := make(map[uint16]bool, len(ids))
+	for _, id := range ids {
+		have, ok, err := m.Get(id)
+		if err != nil {
+			return 0, false, err
+		}
+		if ok && have.Same(v) {
+			return id, true, nil
+		}
+		taken[id] = true
+	}
+	for id := range v.ids() {
+		if !taken[id] {
+			return id, false, nil
+		}
+	}
+	return 0, false, unix.E2BIG
 }
 
 // Policed is a pod device under a policy.
