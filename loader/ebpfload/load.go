@@ -259,7 +259,7 @@ type verified struct {
 
 // heaviest are the objects that take the verifier longest, the longest first: a tenth of a second of one CPU and less. The others take a
 // few milliseconds each. Begun last, one of these would keep one CPU busy alone.
-var heaviest = []string{objects.FromPodProgSlFromPod, objects.FromUplinkProgSlFromUplink, objects.ToPodProgSlToPod, objects.ToUplinkProgSlToUplink}
+var heaviest = []string{objects.FromUplinkProgSlFromUplink, objects.FromPodProgSlFromPod, objects.ToPodProgSlToPod, objects.ToUplinkProgSlToUplink}
 
 // inOrder returns the names of objects, the heaviest first.
 func inOrder(names []string) []string {

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "bbf92f54b2b70f95c37839a2933f2293d4d7f2608d3394a98e53e7891feaab23"
+const build = "175a63f6336056fc2cd7bb7a04e39e518410f1300f64c144aa35fec7611c33c3"

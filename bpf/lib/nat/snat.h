@@ -182,11 +182,11 @@ __noinline int sl_snat_find(struct __sk_buff *skb, __u32 scan)
 		return 0;
 	start = port_alloc_start(&s->key);
 	preferred = bpf_ntohs(s->key.local_port);
-	attempts = proto_has_free_ports(s->key.proto) ? 2 * SL_SNAT_ATTEMPTS : 0;
 	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i < scan; i++) {
 		if (sl_snat_is_ours(snat_candidate(preferred, i, start)))
 			return 1;
 	}
+	attempts = proto_has_free_ports(s->key.proto) ? 2 * SL_SNAT_ATTEMPTS : 0;
 	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i <= attempts; i++) {
 		if (sl_snat_claim(skb, snat_candidate(preferred, i, start)))
 			return 1;
