@@ -220,7 +220,7 @@ int sl_from_pod(struct __sk_buff *skb)
 		verdict = pod_out_slow(skb, p, parsed, ep != NULL, now);
 	if (unlikely(!ep))
 		return verdict;
-	/* 6. count: here, since the verifier follows all before once for each thing that is kept */
+	/* 6. count. At the end: a pointer to the counters, kept from phase 2, doubles what the verifier follows */
 	count_tx(skb, endpoint_stats(skb->ifindex), verdict == TC_ACT_REDIRECT);
 	return verdict;
 }
