@@ -98,7 +98,7 @@ demo: build ## show a pod, a hostPort and masquerade end to end, in its own name
 build: ## build the plugins, the operator's tool and the node agent into bin/
 	go build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluice-cni ./cmd/sluice-helper ./cmd/sluice-dhcp ./cmd/sluice-ipam ./cmd/sluice-ipam-store ./cmd/sluice ./cmd/sluice-agent
 
-test: $(GOTESTSUM) ## run the tests: unit, packet, end to end, conformance; 12 minutes on two cores (root)
+test: $(GOTESTSUM) ## run the tests: unit, packet, end to end, conformance; 8 minutes on two cores (root)
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
 	packages=$$({ go list $(LONGEST); comm -23 <(go list ./... | sort) <(go list $(INTEROP) | sort); } | awk '!seen[$$0]++'); \
