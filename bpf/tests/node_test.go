@@ -25,6 +25,7 @@ import (
 type node struct {
 	calls chan func()
 	links map[string]rtnl.Link
+	here  bool // the test's own goroutine is in the namespace, see enter
 }
 
 // uplink is a device out of the node.
@@ -139,9 +140,45 @@ func newNode(tb testing.TB) *node {
 
 // do runs f on the node's thread.
 func (n *node) do(f func() error) error {
+	if n.here {
+		return f()
+	}
 	done := make(chan error, 1)
 	n.calls <- func() { done <- f() }
 	return <-done
+}
+
+// enter moves the calling goroutine into the namespace until leave is called, so that do runs its function at once. It is for tests with
+// so many packets that a change of threads for each counts.
+func (n *node) enter(tb testing.TB) (leave func()) {
+	tb.Helper()
+	var inside *os.File
+	if err := n.do(func() (err error) {
+		inside, err = os.Open("/proc/thread-self/ns/net")
+		return err
+	}); err != nil {
+		tb.Fatal(err)
+	}
+	defer inside.Close()
+	runtime.LockOSThread()
+	outside, err := os.Open("/proc/thread-self/ns/net")
+	if err == nil {
+		err = unix.Setns(int(inside.Fd()), unix.CLONE_NEWNET)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	n.here = true
+	return func() {
+		n.here = false
+		err := unix.Setns(int(outside.Fd()), unix.CLONE_NEWNET)
+		_ = outside.Close()
+		if err != nil {
+			tb.Errorf("leave the node: %v", err) // the thread stays locked, and ends with the goroutine
+			return
+		}
+		runtime.UnlockOSThread()
+	}
 }
 
 func (n *node) build() error {

@@ -175,6 +175,7 @@ func shareCases(t *testing.T, f func(w *walk, family int)) {
 	for _, family := range families {
 		fx.each(t, fmt.Sprint(family), func(w *walk) {
 			w.zero("sl_ct_places", make([]byte, 56))
+			defer w.enter(w.tb)()
 			f(w, family)
 		}, masquerading(podA, podB), publishing(mapping(family, udp, podA), mapping(family, tcp, podC)))
 	}
