@@ -23,8 +23,18 @@ import (
 type Snapshot []string
 
 // Snapshot reads the node's state. It needs ip(8) and tc(8), and reports
-// netfilter rules when nft(8) is there.
-func (n *Node) Snapshot() (Snapshot, error) {
+// netfilter rules when nft(8) is there. If a device goes
+// while it reads, it begins anew.
+func (n *Node) Snapshot() (s Snapshot, err error) {
+	for deadline := time.Now().Add(Patient(3 * time.Second)); ; time.Sleep(50 * time.Millisecond) {
+		s, err = n.snapshot()
+		if err == nil || !strings.Contains(err.Error(), "Cannot find device") || time.Now().After(deadline) {
+			return s, err
+		}
+	}
+}
+
+func (n *Node) snapshot() (Snapshot, error) {
 	var s Snapshot
 	err := n.Do(func() error {
 		for _, part := range []func() ([]string, error){
