@@ -193,7 +193,7 @@ func TestPrivilegedHostPortsDoesNotComeBack(t *testing.T) {
 		"device": func(e *env, _ *Datapath) { e.ip("link", "del", "dead") },
 		"address": func(e *env, d *Datapath) {
 			e.ip("link", "del", "dead")
-			e.ok(d.Enable(e.ctx, e.pod("heir", "10.1.0.2/16"), FeatureAdmit))
+			e.ok(d.Enable(e.ctx, e.pod("next", "10.1.0.2/16"), FeatureAdmit))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -43,8 +43,8 @@ func (f Firewall) Isolates() bool { return f.Policy == PolicySameBridge || f.Pol
 type Withdrawal struct {
 	Ref   attachments.ID
 	Addrs []netip.Addr // those that no other attachment has
-	// Heirs are other attachments that have an address too: it stays admitted.
-	Heirs map[netip.Addr]attachments.ID
+	// AlsoHeldBy has other attachments with an address of this one: it stays admitted.
+	AlsoHeldBy map[netip.Addr]attachments.ID
 	// Bridge was isolated for the attachment; empty: none was. The isolation
 	// goes unless Used, called while no other plugin of Sluice can change
 	// anything, says that others rely on it.

@@ -151,7 +151,7 @@ func (s set) comments() map[string]string {
 }
 
 // DelFirewall withdraws what the attachment has: the elements with its id, which
-// become an heir's where there is one, and the isolation of a bridge that is named.
+// become those of another holder where there is one, and the isolation of a bridge that is named.
 func (n *Tables) DelFirewall(ctx context.Context, w netfilter.Withdrawal) error {
 	return n.remove(ctx, firewallTables(), func(have list) script {
 		s := script{}
@@ -162,8 +162,8 @@ func (n *Tables) DelFirewall(ctx context.Context, w netfilter.Withdrawal) error 
 				}
 				s.add("delete element inet %s %s { %s }", firewallTable, podSet(v6), value)
 				if a, err := netip.ParseAddr(value); err == nil {
-					if heir, ok := w.Heirs[a]; ok {
-						s.add("add element inet %s %s { %s comment %q }", firewallTable, podSet(v6), a, commentOf(heir))
+					if holder, ok := w.AlsoHeldBy[a]; ok {
+						s.add("add element inet %s %s { %s comment %q }", firewallTable, podSet(v6), a, commentOf(holder))
 					}
 				}
 			}

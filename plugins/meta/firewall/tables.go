@@ -132,13 +132,13 @@ func (b tables) withdraw(ctx context.Context, ref attachments.ID, s *section) er
 	if err != nil {
 		return err
 	}
-	w := netfilter.Withdrawal{Ref: ref, Bridge: s.Bridge, Heirs: make(map[netip.Addr]attachments.ID)}
+	w := netfilter.Withdrawal{Ref: ref, Bridge: s.Bridge, AlsoHeldBy: make(map[netip.Addr]attachments.ID)}
 	for _, a := range s.Addrs {
 		i := slices.IndexFunc(others, func(o section) bool { return o.Backend == b.Name() && slices.Contains(o.Addrs, a) })
 		if i < 0 {
 			w.Addrs = append(w.Addrs, a)
 		} else {
-			w.Heirs[a] = others[i].ref
+			w.AlsoHeldBy[a] = others[i].ref
 		}
 	}
 	w.Used = func() bool { return b.isolated(ctx, ref, s) }

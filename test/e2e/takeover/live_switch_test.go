@@ -99,8 +99,8 @@ func (s *site) pod(name string) *e2etest.Pod {
 	return p
 }
 
-// heir attaches a pod with the hostPort of one that is gone.
-func (s *site) heir(name, of string) {
+// successor attaches a pod with the hostPort of one that is gone.
+func (s *site) successor(name, of string) {
 	s.T.Helper()
 	s.order = append(s.order, name)
 	i := slices.Index(s.order, of)
@@ -343,7 +343,7 @@ func TestPrivilegedSwitchToOurs(t *testing.T) {
 		s.goOn("DEL of ten old pods")
 		s.answers("old10", "after DELs")
 		s.answers("young00", "after DELs")
-		s.heir("again", "old03") // a port that was theirs
+		s.successor("again", "old03") // a port that was theirs
 		s.answers("again", "in the place of an old pod")
 
 		s.leaves(append(old[10:], "young00", "young01", "again")...)
@@ -433,7 +433,7 @@ func TestPrivilegedSwitchBack(t *testing.T) {
 				}
 			}
 		}
-		s.heir("again", "old03")
+		s.successor("again", "old03")
 		if s.backend != "nftables" {
 			s.answers("again", "before sweep, in the place of a pod of ours")
 		}
