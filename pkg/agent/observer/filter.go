@@ -22,10 +22,10 @@ import (
 // match says whether a flow is one that a filter chooses.
 type match func(*flow.Flow) bool
 
-// newMatches compiles filters, which are alternatives. An error is an InvalidArgument that names the field.
-func newMatches(list string, filters []*flow.FlowFilter) (out []match, err error) {
+// newMatches compiles filters, which are alternatives. An error is an InvalidArgument that names the field. never are fields that no flow has.
+func newMatches(list string, filters []*flow.FlowFilter, never ...string) (out []match, err error) {
 	for _, f := range filters {
-		m, err := newMatch(f)
+		m, err := newMatch(f, never...)
 		if err != nil {
 			return nil, status.Errorf(codes.InvalidArgument, "%s: %v", list, err)
 		}
@@ -35,13 +35,17 @@ func newMatches(list string, filters []*flow.FlowFilter) (out []match, err error
 }
 
 // errNoSuch is for what Sluice does not see. A filter that it passed over would show more than was asked for.
-var errNoSuch = errors.New("not supported: Sluice sees connections and dropped packets, and no layer 7, DNS names, identities or traces")
+var errNoSuch = errors.New("not supported: Sluice sees connections and dropped packets, and no layer 7, DNS names or traces")
 
 // newMatch compiles a filter: all of its fields must match, each by one of its values.
-func newMatch(f *flow.FlowFilter) (match, error) {
+func newMatch(f *flow.FlowFilter, never ...string) (match, error) {
 	var all []match
 	var failed error
 	f.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+		if slices.Contains(never, string(fd.Name())) {
+			all = append(all, func(*flow.Flow) bool { return false })
+			return true
+		}
 		compile, known := fields[string(fd.Name())]
 		if !known {
 			failed = fmt.Errorf("%s: %w", fd.Name(), errNoSuch)
@@ -96,6 +100,12 @@ var fields = map[string]func(*flow.FlowFilter) (match, error){
 	"destination_workload": func(f *flow.FlowFilter) (match, error) {
 		return byWorkload(f.GetDestinationWorkload(), (*flow.Flow).GetDestination), nil
 	},
+	"source_identity": func(f *flow.FlowFilter) (match, error) {
+		return among(f.GetSourceIdentity(), func(fl *flow.Flow) uint32 { return fl.GetSource().GetIdentity() }), nil
+	},
+	"destination_identity": func(f *flow.FlowFilter) (match, error) {
+		return among(f.GetDestinationIdentity(), func(fl *flow.Flow) uint32 { return fl.GetDestination().GetIdentity() }), nil
+	},
 	"source_port": func(f *flow.FlowFilter) (match, error) {
 		return byPort(f.GetSourcePort(), func(fl *flow.Flow) uint32 { from, _ := ports(fl); return from })
 	},
@@ -116,8 +126,9 @@ var fields = map[string]func(*flow.FlowFilter) (match, error){
 	"event_type": func(f *flow.FlowFilter) (match, error) { return byEventType(f.GetEventType()), nil },
 	"protocol":   func(f *flow.FlowFilter) (match, error) { return byProtocol(f.GetProtocol()) },
 	"reply": func(f *flow.FlowFilter) (match, error) {
-		return func(fl *flow.Flow) bool {
-			return fl.GetIsReply() != nil && slices.Contains(f.GetReply(), fl.GetIsReply().GetValue())
+		return func(fl *flow.Flow) bool { // a dropped packet counts as none, as in Cilium's server: Hubble UI relies on it
+			known := fl.GetIsReply() != nil || fl.GetVerdict() == flow.Verdict_DROPPED
+			return known && slices.Contains(f.GetReply(), fl.GetIsReply().GetValue())
 		}, nil
 	},
 	"tcp_flags": func(f *flow.FlowFilter) (match, error) { return byTCPFlags(f.GetTcpFlags()), nil },

@@ -20,9 +20,9 @@ func example() *flow.Flow {
 		Verdict: flow.Verdict_DROPPED, DropReasonDesc: flow.DropReason_POLICY_DENY, NodeName: "node-a", TrafficDirection: flow.TrafficDirection_EGRESS,
 		IP: &flow.IP{Source: "10.1.0.2", SourceXlated: "192.0.2.1", Destination: "198.51.100.7", IpVersion: flow.IPVersion_IPv4},
 		L4: &flow.Layer4{Protocol: &flow.Layer4_TCP{TCP: &flow.TCP{SourcePort: 4000, DestinationPort: 443, Flags: &flow.TCPFlags{SYN: true, ACK: true}}}},
-		Source: &flow.Endpoint{Namespace: "default", PodName: "web-0", Labels: []string{"k8s:app=web", "k8s:io.kubernetes.pod.namespace=default"},
+		Source: &flow.Endpoint{Identity: 1 << 24, Namespace: "default", PodName: "web-0", Labels: []string{"k8s:app=web", "k8s:io.kubernetes.pod.namespace=default"},
 			Workloads: []*flow.Workload{{Name: "web", Kind: "StatefulSet"}}},
-		Destination: &flow.Endpoint{Labels: []string{"reserved:world"}}, DestinationService: &flow.Service{Namespace: "shop", Name: "cart"},
+		Destination: &flow.Endpoint{Identity: 2, Labels: []string{"reserved:world"}}, DestinationService: &flow.Service{Namespace: "shop", Name: "cart"},
 		EventType: &flow.CiliumEventType{Type: 1, SubType: 181}, Interface: &flow.NetworkInterface{Name: "veth1"}, IsReply: wrapperspb.Bool(false),
 	}
 }
@@ -45,6 +45,8 @@ func TestFilterFields(t *testing.T) {
 		"destination_label": {&filter{DestinationLabel: []string{"reserved:world"}}, &filter{DestinationLabel: []string{"reserved:host"}}},
 		"source_workload":   {&filter{SourceWorkload: []*flow.Workload{{Name: "web"}}}, &filter{SourceWorkload: []*flow.Workload{{Name: "web", Kind: "Deployment"}}}},
 		"dst workload":      {&filter{SourceWorkload: []*flow.Workload{{Kind: "StatefulSet"}}}, &filter{DestinationWorkload: []*flow.Workload{{Name: "web"}}}},
+		"source_identity":   {&filter{SourceIdentity: []uint32{2, 1 << 24}}, &filter{SourceIdentity: []uint32{2}}},
+		"destination_id":    {&filter{DestinationIdentity: []uint32{2}}, &filter{DestinationIdentity: []uint32{0, 1 << 24}}},
 		"source_port":       {&filter{SourcePort: []string{"1", "4000"}}, &filter{SourcePort: []string{"443"}}},
 		"destination_port":  {&filter{DestinationPort: []string{"443"}}, &filter{DestinationPort: []string{"4000"}}},
 		"traffic_direction": {&filter{TrafficDirection: []flow.TrafficDirection{flow.TrafficDirection_EGRESS}}, &filter{TrafficDirection: []flow.TrafficDirection{flow.TrafficDirection_INGRESS}}},
@@ -78,19 +80,57 @@ func TestFilterRefuses(t *testing.T) {
 	type filter = flow.FlowFilter
 	for field, f := range map[string]*filter{
 		"source_fqdn": {SourceFqdn: []string{"a"}}, "destination_fqdn": {DestinationFqdn: []string{"a"}}, "http_status_code": {HttpStatusCode: []string{"200"}},
-		"dns_query": {DnsQuery: []string{"a"}}, "source_identity": {SourceIdentity: []uint32{2}}, "destination_identity": {DestinationIdentity: []uint32{2}},
+		"dns_query":   {DnsQuery: []string{"a"}},
 		"http_method": {HttpMethod: []string{"GET"}}, "http_path": {HttpPath: []string{"/"}}, "http_url": {HttpUrl: []string{"/"}}, "http_header": {HttpHeader: []*flow.HTTPHeader{{Key: "a"}}},
 		"node_labels": {NodeLabels: []string{"a"}}, "trace_id": {TraceId: []string{"a"}}, "uuid": {Uuid: []string{"a"}}, "experimental": {Experimental: &flow.FlowFilter_Experimental{}},
 		"protocol": {Protocol: []string{"http"}}, "source_ip": {SourceIp: []string{"10.1.0"}}, "destination_port": {DestinationPort: []string{"0"}},
 		"source_pod": {SourcePod: []string{""}}, "destination_label": {DestinationLabel: []string{"=a=,"}}, "node_name": {NodeName: []string{"["}},
 	} {
-		_, err := newRequest(&observer.GetFlowsRequest{Blacklist: []*filter{{}, f}})
-		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "blacklist: "+field+": ") {
-			t.Errorf("%s: %v", field, err)
+		for list, r := range map[string]*observer.GetFlowsRequest{"whitelist": {Whitelist: []*filter{{}, f}}, "blacklist": {Blacklist: []*filter{{}, f}}} {
+			_, err := newRequest(r)
+			if list == "blacklist" && strings.HasSuffix(field, "_fqdn") { // TestNoNames
+				continue
+			}
+			if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), list+": "+field+": ") {
+				t.Errorf("%s: %v", field, err)
+			}
 		}
 	}
 	if _, err := newRequest(&observer.GetFlowsRequest{First: true, Follow: true}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("first with follow: %v", err)
+	}
+}
+
+// No flow has a DNS name, so a list of names leaves no flow out. Hubble UI sends one with each request.
+func TestNoNames(t *testing.T) {
+	t.Parallel()
+	for _, f := range []*flow.FlowFilter{
+		{SourceFqdn: []string{"*.cluster.local*"}}, {DestinationFqdn: []string{"*"}}, {DestinationFqdn: []string{"*"}, Protocol: []string{"tcp"}},
+	} {
+		if r, err := newRequest(&observer.GetFlowsRequest{Blacklist: []*flow.FlowFilter{f}}); err != nil || !r.wants(example()) {
+			t.Errorf("%v: %v", f, err)
+		}
+	}
+	with := &flow.FlowFilter{SourceFqdn: []string{"a"}, HttpMethod: []string{"GET"}}
+	if _, err := newRequest(&observer.GetFlowsRequest{Blacklist: []*flow.FlowFilter{with}}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("with a field of layer 7: %v", err)
+	}
+}
+
+// A dropped packet is no reply for a filter, as Cilium's server has it: Hubble UI asks for what is no reply.
+func TestReplyOfDrop(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		f    *flow.Flow
+		want bool
+	}{
+		"dropped": {&flow.Flow{Verdict: flow.Verdict_DROPPED}, true}, "not known": {&flow.Flow{Verdict: flow.Verdict_FORWARDED}, false},
+		"reply": {&flow.Flow{IsReply: wrapperspb.Bool(true)}, false}, "no reply": {&flow.Flow{IsReply: wrapperspb.Bool(false)}, true},
+	} {
+		m, err := newMatch(&flow.FlowFilter{Reply: []bool{false}})
+		if err != nil || m(tt.f) != tt.want {
+			t.Errorf("%s: want %v, %v", name, tt.want, err)
+		}
 	}
 }
 
