@@ -34,11 +34,11 @@ import (
 )
 
 const (
-	maxConns    = 32       // connections at an address; the others wait in the kernel's queue
-	maxOneHost  = 8        // of these, from one IPv4 address or one IPv6 network of 64 bits; others are closed at once
-	maxCalls    = 8        // calls of a connection at a time
-	maxFollow   = 16       // calls that stay: GetFlows with follow, and Notify
-	maxRequest  = 64 << 10 // bytes
+	maxConns    = 32            // connections at an address; the others wait in the kernel's queue
+	maxOneHost  = 8             // of these, from one IPv4 address or one IPv6 network of 64 bits; others are closed at once
+	maxFollow   = 16            // calls that stay: GetFlows with follow, and Notify
+	maxCalls    = maxFollow + 8 // calls of a connection at a time, and others wait: relay has one connection for all of its clients
+	maxRequest  = 64 << 10      // bytes
 	maxHeader   = 8 << 10
 	writeBuffer = 8 << 10 // of a connection
 	silentTime  = 2 * time.Minute

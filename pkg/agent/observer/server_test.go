@@ -26,6 +26,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/flowevent"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/servertest"
 )
 
@@ -231,6 +232,27 @@ func TestManyClients(t *testing.T) {
 	}
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("one more: %v", err)
+	}
+}
+
+// Relay has one connection for all of its clients. As many as may follow do, one more is refused, and none waits.
+func TestManyClientsOfRelay(t *testing.T) {
+	t.Parallel()
+	path, _ := program(t, lines(0, 1), "exec sleep 60")
+	c := observer.NewObserverClient(dial(t, serve(t, Options{Program: path})))
+	ctx, cancel := context.WithTimeout(t.Context(), netlab.Patient(20*time.Second))
+	defer cancel()
+	for i := range maxFollow + 1 {
+		stream, err := c.GetFlows(ctx, &observer.GetFlowsRequest{Follow: true, Number: 1})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if i < maxFollow && err != nil || i == maxFollow && status.Code(err) != codes.ResourceExhausted {
+			t.Fatalf("%d: %v", i, err)
+		}
+	}
+	if _, err := c.ServerStatus(ctx, &observer.ServerStatusRequest{}); err != nil {
+		t.Error(err)
 	}
 }
 
