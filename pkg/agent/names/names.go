@@ -196,12 +196,19 @@ func (c *Cache) podEntry(obj any) *entry {
 	return e
 }
 
+// serviceLabel is what Kubernetes labels a Service's EndpointSlices with.
+const serviceLabel = "kubernetes.io/service-name"
+
+// serviceEntry makes a Service an end with an identity, for Hubble UI shows no other ones. What a pod opens to a Service is one connection to
+// the node, up to the Service: kube-proxy finds the pod behind it.
 func serviceEntry(obj any) *entry {
 	s, ok := obj.(*corev1.Service)
 	if !ok {
 		return nil
 	}
-	e := &entry{uid: s.UID, namespace: s.Namespace, name: s.Name}
+	e := &entry{uid: s.UID, namespace: s.Namespace, name: s.Name, workload: &flow.Workload{Kind: "Service", Name: s.Name}}
+	e.labels = labelsOf(s.Namespace, map[string]string{serviceLabel: s.Name})
+	e.identity = identityOf(e.labels)
 	for _, ip := range s.Spec.ClusterIPs {
 		if a, err := netip.ParseAddr(ip); err == nil && a.Zone() == "" {
 			e.addrs = append(e.addrs, a.Unmap())
@@ -257,7 +264,15 @@ const (
 	identityRemoteNode = 6
 )
 
-// Endpoint returns the pod at an address, or that it is a node, or outside of the cluster; nil while nothing is known.
+func (e *entry) endpoint() *flow.Endpoint {
+	out := &flow.Endpoint{Identity: e.identity, ClusterName: "default", Namespace: e.namespace, Labels: e.labels}
+	if e.workload != nil {
+		out.Workloads = []*flow.Workload{e.workload}
+	}
+	return out
+}
+
+// Endpoint returns the pod or the Service at an address, or that it is a node, or outside of the cluster; nil while nothing is known.
 func (c *Cache) Endpoint(ip netip.Addr) *flow.Endpoint {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -265,14 +280,12 @@ func (c *Cache) Endpoint(ip netip.Addr) *flow.Endpoint {
 		return nil
 	}
 	if e := c.byAddr[ip]; e != nil {
-		out := &flow.Endpoint{Identity: e.identity, ClusterName: "default", Namespace: e.namespace, PodName: e.name, Labels: e.labels}
-		if e.workload != nil {
-			out.Workloads = []*flow.Workload{e.workload}
-		}
+		out := e.endpoint()
+		out.PodName = e.name
 		return out
 	}
 	if e := c.byIP[ip]; e != nil {
-		return &flow.Endpoint{Namespace: e.namespace}
+		return e.endpoint()
 	}
 	if e := c.host(ip); e != nil {
 		return e

@@ -51,6 +51,10 @@ func TestEndpoint(t *testing.T) {
 	if s := c.Service(netip.MustParseAddr("10.96.0.7")); s.GetName() != "cart" || s.GetNamespace() != "shop" {
 		t.Errorf("%v", s)
 	}
+	if s := c.Endpoint(netip.MustParseAddr("10.96.0.7")); s.GetNamespace() != "shop" || s.GetPodName() != "" || s.GetIdentity() < 1<<24 || s.GetIdentity() == e.GetIdentity() ||
+		fmt.Sprint(s.GetLabels()) != "[k8s:io.kubernetes.pod.namespace=shop k8s:kubernetes.io/service-name=cart]" || s.GetWorkloads()[0].GetKind() != "Service" || s.GetWorkloads()[0].GetName() != "cart" {
+		t.Errorf("%v", s)
+	}
 	for ip, label := range map[string]string{"192.0.2.1": "reserved:host", "192.0.2.2": "reserved:remote-node", "198.51.100.7": "reserved:world"} {
 		if e := c.Endpoint(netip.MustParseAddr(ip)); len(e.GetLabels()) != 1 || e.GetLabels()[0] != label {
 			t.Errorf("%s: %v", ip, e)
