@@ -27,6 +27,9 @@ const (
 	pointToNetwork = 11
 )
 
+// identityInit is Cilium's number for a pod whose labels are not known yet.
+const identityInit = 5
+
 // Names answers for an address. It is safe for concurrent use.
 type Names interface {
 	// Endpoint is what is at an address; nil: not known.
@@ -100,7 +103,14 @@ func endpoint(e *flowevent.Event, ip netip.Addr, pod string, names Names) *flow.
 		}
 	}
 	if e.Direction == pod && e.Pod != nil && e.Pod.Name != "" && out.GetPodName() == "" {
-		out = &flow.Endpoint{Namespace: e.Pod.Namespace, PodName: e.Pod.Name, Labels: out.GetLabels(), Workloads: out.GetWorkloads()}
+		known := out.GetIdentity() != 0
+		out = &flow.Endpoint{Namespace: e.Pod.Namespace, PodName: e.Pod.Name}
+		if known { // by its address alone the pod would be outside of the cluster
+			out.Identity, out.Labels = identityInit, []string{"reserved:init"}
+			if e.Pod.Namespace != "" {
+				out.Labels = append(out.Labels, "k8s:io.kubernetes.pod.namespace="+e.Pod.Namespace)
+			}
+		}
 	}
 	return out
 }

@@ -59,6 +59,30 @@ func TestDropped(t *testing.T) {
 	}
 }
 
+// outside knows no pod.
+type outside struct{}
+
+func (outside) Endpoint(netip.Addr) *flow.Endpoint {
+	return &flow.Endpoint{Identity: 2, Labels: []string{"reserved:world"}}
+}
+
+func (outside) Service(netip.Addr) *flow.Service { return nil }
+
+// A pod that the runtime has named, and the API server not yet, is not outside of the cluster.
+func TestPodWithoutLabels(t *testing.T) {
+	t.Parallel()
+	f := Flow(&flowevent.Event{
+		Time: at, Event: flowevent.New, Verdict: flowevent.VerdictForwarded, Direction: flowevent.Egress, Proto: "tcp", Source: port("10.1.0.2:4000"), Destination: port("192.0.2.7:443"),
+		Pod: &flowevent.Pod{Namespace: "shop", Name: "cart-0"},
+	}, "node-a", outside{})
+	if s := f.GetSource(); s.GetPodName() != "cart-0" || s.GetIdentity() != 5 || strings.Join(s.GetLabels(), " ") != "reserved:init k8s:io.kubernetes.pod.namespace=shop" {
+		t.Errorf("source: %v", s)
+	}
+	if d := f.GetDestination(); d.GetIdentity() != 2 || d.GetPodName() != "" {
+		t.Errorf("destination: %v", d)
+	}
+}
+
 // Each reason has one of Cilium's: a drop without one is shown as unknown.
 func TestReasons(t *testing.T) {
 	t.Parallel()
