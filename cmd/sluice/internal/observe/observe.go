@@ -102,6 +102,12 @@ func (x *observer) first(ctx context.Context) (took time.Duration, err error) {
 	if n := len(found); !x.All && uint(n) > x.Last {
 		found = found[n-int(x.Last):]
 	}
+	// The clock of the table has ticks. Hubble UI takes flows of one node with one time for the same flow.
+	for i := 1; i < len(found); i++ {
+		if !found[i].Time.After(found[i-1].Time) {
+			found[i].Time = found[i-1].Time.Add(time.Nanosecond)
+		}
+	}
 	for _, e := range found { // what was asked for by its number is neither sampled nor limited
 		if err := x.emit(e); err != nil {
 			return took, err

@@ -95,6 +95,23 @@ func run(t *testing.T, o Options, tables ...[]loader.Flow) (got []string) {
 	return got
 }
 
+// Connections that were used within one tick of the clock are told with times of their own, in their order.
+func TestTimes(t *testing.T) {
+	t.Parallel()
+	idle := func(d time.Duration) func(*loader.Flow) { return func(f *loader.Flow) { f.Idle = d } }
+	table := []loader.Flow{flowOf(1, 10, "new", idle(time.Second)), flowOf(2, 10, "new", idle(time.Second)), flowOf(3, 10, "new", idle(time.Second)), flowOf(4, 10, "new", idle(time.Hour))}
+	var got []flowevent.Event
+	err := Run(t.Context(), &walks{tables: [][]loader.Flow{table}}, Options{All: true}, func(e flowevent.Event) error { got = append(got, e); return nil })
+	if err != nil || len(got) != len(table) {
+		t.Fatalf("%d events, %v", len(got), err)
+	}
+	for i := 1; i < len(got); i++ {
+		if gap := got[i].Time.Sub(got[i-1].Time); gap <= 0 || i > 1 && gap > time.Microsecond {
+			t.Errorf("%s after %s", got[i].Time, got[i-1].Time)
+		}
+	}
+}
+
 // What two walks find differently is told once, also what began and ended between the two.
 func TestWalks(t *testing.T) {
 	t.Parallel()
