@@ -52,20 +52,20 @@ func newObserved(t *testing.T, programs []string, more string) *observed {
 	o.awaitReady()
 	o.pod = o.AddPod(o.runtime(), "p1", e2etest.TCP(8080, 80))
 	e2etest.Serve(t, o.pod, "cart", ":80")
-	o.addPod("shop", "cart-5f8-x2", o.pod)
+	o.addPod("shop", "cart", o.pod)
 	return o
 }
 
 // addPod makes the Pod object of a pod, as a Deployment's, with the addresses that it has.
-func (o *observed) addPod(namespace, name string, p *e2etest.Pod) {
+func (o *observed) addPod(namespace, app string, p *e2etest.Pod) {
 	o.T.Helper()
 	ctx, yes := context.Background(), true
 	if _, err := o.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
 		o.T.Fatal(err)
 	}
 	made, err := o.client.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "cart", "pod-template-hash": "5f8"}, OwnerReferences: []metav1.OwnerReference{
-			{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "cart-5f8", UID: "1", Controller: &yes}}},
+		ObjectMeta: metav1.ObjectMeta{Name: app + "-5f8-x2", Labels: map[string]string{"app": app, "pod-template-hash": "5f8"}, OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: app + "-5f8", UID: "1", Controller: &yes}}},
 		Spec: corev1.PodSpec{NodeName: self, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -270,8 +270,13 @@ func (o *observed) children() (n int) {
 	return n
 }
 
-// Relay finds the node by the agent's Peer service, and asks it by mutual TLS.
-func TestPrivilegedHubbleRelay(t *testing.T) {
+// relay is where hubble-relay answers on the node, without TLS.
+const relay = "127.0.0.1:4245"
+
+// newRelayed is newObserved with a relay that finds the node by the agent's Peer service, and asks it by mutual TLS.
+func newRelayed(t *testing.T, programs ...string) (*observed, *kubetest.PKI) {
+	t.Helper()
+	require.Asked(t, *withHubble, "make hubble")
 	pki, err := kubetest.NewPKI(t.TempDir(), nil, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -279,20 +284,26 @@ func TestPrivilegedHubbleRelay(t *testing.T) {
 	if err := errors.Join(pki.Mutual("hubble", "*.default.hubble-grpc.cilium.io"), pki.Mutual("relay", "relay")); err != nil {
 		t.Fatal(err)
 	}
-	o := newObserved(t, []string{kubebin.Hubble, kubebin.HubbleRelay}, fmt.Sprintf(`, address: "192.0.2.1:4244", tls: {cert: %s, key: %s, clientCA: %s}`,
+	o := newObserved(t, append(programs, kubebin.HubbleRelay), fmt.Sprintf(`, address: "192.0.2.1:4244", tls: {cert: %s, key: %s, clientCA: %s}`,
 		pki.File("hubble.crt"), pki.File("hubble.key"), pki.File("ca.crt")))
+	o.Start(filepath.Join(filepath.Dir(o.hubble), kubebin.HubbleRelay), "serve", "--peer-service", "192.0.2.1:4244", "--listen-address", relay, "--disable-server-tls",
+		"--tls-hubble-client-cert-file", pki.File("relay.crt"), "--tls-hubble-client-key-file", pki.File("relay.key"), "--tls-hubble-server-ca-files", pki.File("ca.crt"))
+	return o, pki
+}
+
+// The published client works with the published relay. A node answers no client without a certificate.
+func TestPrivilegedHubbleRelay(t *testing.T) {
+	o, pki := newRelayed(t, kubebin.Hubble)
 	talk := o.talk()
 	defer talk.Close()
-	o.Start(filepath.Join(filepath.Dir(o.hubble), kubebin.HubbleRelay), "serve", "--peer-service", "192.0.2.1:4244", "--listen-address", "127.0.0.1:4245", "--disable-server-tls",
-		"--tls-hubble-client-cert-file", pki.File("relay.crt"), "--tls-hubble-client-key-file", pki.File("relay.key"), "--tls-hubble-server-ca-files", pki.File("ca.crt"))
 	e2etest.Eventually(t, patient, func() error {
-		out, err := o.ask("127.0.0.1:4245", "list", "nodes")
+		out, err := o.ask(relay, "list", "nodes")
 		if err == nil && (!strings.Contains(out, self) || !strings.Contains(out, "Connected")) {
 			err = errors.New(out)
 		}
 		return err
 	})
-	out, err := o.ask("127.0.0.1:4245", "observe", "--last", "5", "-o", "jsonpb", "--pod", "shop/cart")
+	out, err := o.ask(relay, "observe", "--last", "5", "-o", "jsonpb", "--pod", "shop/cart")
 	flows := flowsIn(out)
 	if err != nil || len(flows) == 0 {
 		t.Fatalf("%v: %s", err, out)
