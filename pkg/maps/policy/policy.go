@@ -239,8 +239,8 @@ func (m Map) IDs() ([]uint16, error) {
 }
 
 // Place returns the id for v, and whether the policy under it is v already. The cost does not depend on the policies in the map, unless
-// a tenant has chosen rules that take the ids of v: then all are read. One that was put under another id, as former builds did, is
-// not found: v is there twice then.
+// a tenant has chosen rules that take the ids of v: then all are read. One that is under another id, by such a walk or by a former build,
+// is not found once an id of v is free: v is there twice then.
 func (m Map) Place(v *Value) (id uint16, there bool, err error) {
 	probes := 0
 	for id := range v.ids() {
