@@ -7,14 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/trace"
-	"github.com/sluice-cni/sluice/loader"
 )
 
 // statusError is an error that ends the tool with a status of its own.
@@ -36,14 +34,6 @@ type traceView struct {
 	*trace.Result
 	Summary string    `json:"summary"`
 	Live    *liveView `json:"live,omitempty"`
-}
-
-// liveView is what became of a real packet.
-type liveView struct {
-	Seen    bool           `json:"seen"`
-	Dropped *dropEventView `json:"dropped,omitempty"`
-	Flow    *flowView      `json:"connection,omitempty"`
-	Text    string         `json:"text"`
 }
 
 var traceProtos = map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "icmp": unix.IPPROTO_ICMP}
@@ -74,7 +64,8 @@ node does not change. Rules of netfilter and programs of others cannot be asked.
 They are named, and the last line says "if".
 
 With --wait, it then watches for that long what happens to the next real packet
-of the kind. It sends none itself.
+of the kind, also in nftables where a rule traces it ("meta nftrace set 1"). It
+sends none itself, and adds no rule.
 
 Exit status: 0 delivered or sent, 1 dropped, 2 the packet cannot be followed.`,
 		Example: `  sluice trace 3f1c 192.0.2.7 --port 443
@@ -148,13 +139,13 @@ func (a *app) trace(ctx context.Context, q trace.Question, wait time.Duration) e
 			if v.Live, err = a.live(ctx, dp, r, wait); err != nil {
 				return err
 			}
-			dropped = dropped || v.Live.Dropped != nil
+			dropped = dropped || v.Live.isDropped()
 		}
 		return a.print(v, func() error {
 			if v.Live == nil {
 				return nil
 			}
-			return a.say("live: %s", v.Live.Text)
+			return a.liveScreen(v.Live)
 		})
 	}, func() error { return errors.New(notLoaded + " A trace needs one.") })
 	if err == nil && dropped {
@@ -212,56 +203,6 @@ func (a *app) traceSteps(name string, p *trace.Path) error {
 	return nil
 }
 
-// flowPause is between two looks at the connections.
-const flowPause = 200 * time.Millisecond
-
-// live watches what happens to the next real packet of the kind. It sends nothing.
-func (a *app) live(ctx context.Context, dp datapath, r *trace.Result, wait time.Duration) (*liveView, error) {
-	if err := a.note("waiting %s for a packet like it", wait); err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	before, err := a.flowsOf(ctx, dp, r)
-	if err != nil {
-		return nil, err
-	}
-	var (
-		group sync.WaitGroup
-		event *loader.DropEvent
-		flow  *loader.Flow
-		eerr  error
-	)
-	group.Go(func() { // its maps are open; what reads events looks for pins, which the calling thread sees
-		flow = a.watchFlows(ctx, dp, r, before)
-		pause(ctx, flowPause) // a later hook may drop what an earlier one has counted
-		cancel()
-	})
-	for e, err := range dp.Events(ctx) {
-		if eerr = err; err != nil {
-			break
-		}
-		if e.Lost == 0 && r.Matches(e.Packet.Proto, e.Packet.Src, e.Packet.Dst) {
-			event = &e
-			break
-		}
-	}
-	cancel()
-	group.Wait()
-	owners := a.owners()
-	switch {
-	case event != nil:
-		v := dropEventViewOf(*event, owners)
-		return &liveView{Seen: true, Dropped: &v, Text: "dropped: " + v.text(a)}, nil
-	case flow != nil:
-		v := flowViewOf(*flow, owners)
-		return &liveView{Seen: true, Flow: &v, Text: fmt.Sprintf("passes: %s, pod %s, remote %s, %s, %d packets to the pod, %d from it", v.Proto, v.Pod, v.Remote, v.State, v.RxPackets, v.TxPackets)}, nil
-	case eerr != nil:
-		return nil, eerr
-	}
-	return &liveView{Text: fmt.Sprintf("no packet like it within %s: it does not reach the programs, or nobody sends it", wait)}, nil
-}
-
 // note says on stderr what goes on, to people.
 func (a *app) note(format string, args ...any) error {
 	if a.output == outputJSON {
@@ -269,37 +210,4 @@ func (a *app) note(format string, args ...any) error {
 	}
 	_, err := fmt.Fprintf(quiet{a, a.err}, "%s\n", visible(fmt.Sprintf(format, args...)))
 	return err
-}
-
-// flowsOf are the connections of a trace's kind, with the packets that they have had.
-func (a *app) flowsOf(ctx context.Context, dp reader, r *trace.Result) (map[string]loader.Flow, error) {
-	all := map[string]loader.Flow{}
-	for f, err := range dp.Flows(ctx, loader.FlowFilter{}) {
-		if err != nil {
-			return nil, err
-		}
-		if r.Matches(f.Proto, f.Pod, f.Remote) {
-			all[fmt.Sprint(f.Proto, f.Pod, f.Remote)] = f
-		}
-	}
-	return all, nil
-}
-
-// watchFlows returns a connection that has had a packet since, nil when ctx is done before.
-func (a *app) watchFlows(ctx context.Context, dp reader, r *trace.Result, before map[string]loader.Flow) *loader.Flow {
-	for {
-		pause(ctx, flowPause)
-		if ctx.Err() != nil {
-			return nil
-		}
-		now, err := a.flowsOf(ctx, dp, r)
-		if err != nil {
-			return nil
-		}
-		for key, f := range now {
-			if old, ok := before[key]; !ok || f.RxPackets+f.TxPackets > old.RxPackets+old.TxPackets {
-				return &f
-			}
-		}
-	}
 }

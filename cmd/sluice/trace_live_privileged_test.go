@@ -5,7 +5,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"net/netip"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,27 +19,84 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
+// dials has the pod app connect, again and again, until the test ends.
+func (w *traceWorld) dials(t *testing.T, to func(six bool) []string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() {
+		for ctx.Err() == nil {
+			for _, six := range []bool{false, true} {
+				for _, addr := range to(six) {
+					once, cancel := context.WithTimeout(ctx, time.Second)
+					if c, err := w.pods["app"].DialContext(once, "tcp", addr); err == nil {
+						_ = c.Close()
+					}
+					cancel()
+				}
+			}
+			pause(ctx, 300*time.Millisecond)
+		}
+	})
+	t.Cleanup(func() { stop(); group.Wait() })
+}
+
+// Where a rule of nftables traces the packet, --wait says which rules it met, and which one dropped it.
+func TestPrivilegedTraceLiveNFTables(t *testing.T) {
+	w := newTraceWorld(t)
+	client := func(six bool) netip.Addr {
+		if six {
+			return netip.MustParseAddr("2001:db8:1::2")
+		}
+		return netip.MustParseAddr("192.0.2.2")
+	}
+	w.dials(t, func(six bool) []string {
+		return []string{netip.AddrPortFrom(client(six), 9000).String(), netip.AddrPortFrom(client(six), 9001).String()}
+	})
+	w.script(`nft -f - <<'END'
+		table inet gate {
+			chain begin { type filter hook prerouting priority raw; tcp dport { 9000, 9001 } meta nftrace set 1; }
+			chain pods { tcp dport 9001 drop; }
+			chain guard { type filter hook forward priority 0; policy accept; meta l4proto tcp jump pods; }
+		}
+END`)
+	for _, six := range []bool{false, true} {
+		v, status := w.trace("%s %s --port 9000 --wait 20s", w.addr("app", six), client(six))
+		if status != 0 || v.Live == nil || !v.Live.Seen || v.Live.isDropped() || !slices.ContainsFunc(v.Live.Netfilter, func(s nftStepView) bool {
+			return s.Chain == "inet gate guard" && s.Handle != 0 && s.Verdict == "jump pods"
+		}) {
+			t.Errorf("passes: %d, %+v", status, v.Live)
+		}
+		v, status = w.trace("%s %s --port 9001 --wait 20s", w.addr("app", six), client(six))
+		if status != 1 || v.Live == nil {
+			t.Fatalf("dropped: %d, %+v", status, v.Live)
+		}
+		by := v.Live.droppedByNetfilter()
+		if by == nil || by.Chain != "inet gate pods" || by.Handle == 0 || !strings.Contains(v.Live.Text, "nft -a list chain inet gate pods") {
+			t.Errorf("dropped: %+v", v.Live)
+		}
+	}
+	w.script("nft flush chain inet gate pods; nft 'chain inet gate guard { policy drop; }'")
+	v, status := w.trace("%s %s --port 9001 --wait 20s", w.addr("app", false), client(false))
+	if by := v.Live.droppedByNetfilter(); status != 1 || by == nil || by.Chain != "inet gate guard" || by.Handle != 0 {
+		t.Errorf("by the policy: %d, %+v", status, v.Live)
+	}
+	w.script("nft flush chain inet gate begin; iptables-nft -t raw -A PREROUTING -p tcp --dport 9001 -j TRACE")
+	out, _, status := real(t, w.Node, "trace", w.addr("app", false).String(), client(false).String(), "--port", "9001", "--wait", "20s")
+	if status != 1 || !strings.Contains(out, "the policy of chain inet gate guard: drop") || !strings.Contains(out, "live: dropped by nftables: ") {
+		t.Errorf("%d, %s", status, out)
+	}
+}
+
 // With --wait it says what became of a real packet that came after.
 func TestPrivilegedTraceLive(t *testing.T) {
 	w := newTraceWorld(t)
-	stop := make(chan struct{})
-	go func() {
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(500 * time.Millisecond):
-				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-				for _, to := range []string{"web", "closed"} {
-					if c, err := w.pods["app"].DialContext(ctx, "tcp", w.addr(to, false).String()+":80"); err == nil {
-						_ = c.Close()
-					}
-				}
-				cancel()
-			}
+	w.dials(t, func(six bool) []string {
+		if six {
+			return nil
 		}
-	}()
-	defer close(stop)
+		return []string{w.addr("web", six).String() + ":80", w.addr("closed", six).String() + ":80"}
+	})
 	v, status := w.trace("app00 web00 --port 80 --wait 20s")
 	if status != 0 || v.Live == nil || !v.Live.Seen || v.Live.Flow == nil {
 		t.Errorf("%d, %+v", status, v.Live)

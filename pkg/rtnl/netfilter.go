@@ -56,6 +56,9 @@ type NFTChain struct {
 	Drops bool
 }
 
+// At is "inet filter forward", as nft lists chains.
+func (c *NFTChain) At() string { return nftFamilies[c.Family] + " " + c.Table + " " + c.Name }
+
 // NFTHasChain reports whether the calling thread's network namespace has that chain. It starts no process and loads no
 // module. A kernel without nftables has none.
 func NFTHasChain(family int, table, chain string) (bool, error) {

@@ -38,6 +38,8 @@ func FuzzParse(f *testing.F) {
 	f.Add(tcMessage(kindU32, attribute(vnl.TCA_U32_ACT, attribute(vnl.TCA_ACT_TAB, attrs(attribute(vnl.TCA_ACT_KIND, append([]byte(kindMirred), 0)), attribute(vnl.TCA_ACT_OPTIONS, attribute(vnl.TCA_MIRRED_PARMS, make([]byte, mirredSize))))))))
 	f.Add(attrs(make([]byte, unix.SizeofRtMsg), attribute(unix.RTA_DST, []byte{10, 0, 0, 1}), attribute(unix.RTA_MULTIPATH, make([]byte, 8)), attribute(unix.RTA_TABLE, make([]byte, 4))))
 	f.Add(attribute(ctaTupleOrig|unix.NLA_F_NESTED, attrs(attribute(ctaTupleIP, attribute(1, []byte{10, 0, 0, 1})), attribute(ctaTupleProto, attrs(attribute(ctaProtoNum, []byte{6}), attribute(ctaProtoSrcPort, []byte{0, 80}))))))
+	f.Add(attrs([]byte{unix.NFPROTO_INET, 0, 0, 0}, attribute(unix.NFTA_TRACE_TABLE, []byte("t\x00")), attribute(unix.NFTA_TRACE_RULE_HANDLE, make([]byte, 8)),
+		attribute(unix.NFTA_TRACE_VERDICT, attrs(attribute(unix.NFTA_VERDICT_CODE, make([]byte, 4)), attribute(unix.NFTA_VERDICT_CHAIN, []byte("c\x00")))), attribute(unix.NFTA_TRACE_NETWORK_HEADER, make([]byte, 20))))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		fuzztest.Bounded(t, len(b), func() { parseAll(t, b) })
 	})
@@ -73,6 +75,9 @@ func parseAll(t *testing.T, b []byte) {
 	_, _ = parseTun(b)
 	_, _, _ = parseFlow(b)
 	_, _, _, _ = parseTuple(b)
+	_, err = parseNFTTrace(b)
+	short("parseNFTTrace", nfgenmsgLen, err)
+	_, _ = nftVerdict(b)
 	_, _ = splitHops(Route{}, b)
 	_ = eventIndex(unix.RTM_NEWADDR, b)
 	_ = eventIndex(unix.RTM_NEWLINK, b)

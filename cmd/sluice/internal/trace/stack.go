@@ -175,7 +175,7 @@ func dotted(key string) string {
 func (w *walk) otherFamilies(dev rtnl.Link) {
 	for _, c := range w.n.chains {
 		if c.Base && c.Use > 0 && (c.Family == unix.NFPROTO_NETDEV || c.Family == unix.NFPROTO_BRIDGE && dev.MasterIndex != 0) {
-			w.unknown("netfilter", chainName(c), "the rules of "+chainName(c)+" let it pass", "%d rules that are not rehearsed, if it sees %s", c.Use, dev.Name)
+			w.unknown("netfilter", c.At(), "the rules of "+c.At()+" let it pass", "%d rules that are not rehearsed, if it sees %s", c.Use, dev.Name)
 		}
 	}
 }
@@ -189,11 +189,6 @@ func (w *walk) bridgeNetfilter() bool {
 	return get(key) == "1"
 }
 
-// families are the words of nft.
-var families = map[int]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_NETDEV: "netdev", unix.NFPROTO_BRIDGE: "bridge"}
-
-func chainName(c rtnl.NFTChain) string { return families[c.Family] + " " + c.Table + " " + c.Name }
-
 // netfilter names the chains at a hook. Their rules cannot be asked: a chain with some may decide otherwise. One that has none and
 // drops has decided: netfilter returns true.
 func (w *walk) netfilter(hook uint32, name string) bool {
@@ -205,7 +200,7 @@ func (w *walk) netfilter(hook uint32, name string) bool {
 		if !c.Base || c.Hook != hook || c.Family != own && c.Family != unix.NFPROTO_INET {
 			continue
 		}
-		chain := chainName(c)
+		chain := c.At()
 		switch {
 		case c.Drops && c.Use == 0:
 			w.drop("netfilter", "the chain "+chain, "", "netfilter-policy", "its policy is drop, and it has no rule that accepts",
