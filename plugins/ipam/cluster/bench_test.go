@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +19,8 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/test/kubetest"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // fleet is simulated nodes: each is a folder with a Node object, and calls the real plugin as a process.
@@ -81,22 +84,54 @@ func (f *fleet) fill(pods int) (total time.Duration, each []time.Duration, reque
 	return time.Since(begin), each, f.requests() - before
 }
 
-// addDel has the first node add and delete pods, and returns the durations of the ADDs.
-func (f *fleet) addDel(name string, n int) (each []time.Duration) {
-	f.b.Helper()
-	node := f.nodes[0]
+// addDel adds and deletes pods by calls of a plugin, and returns the durations of the ADDs.
+func addDel(b *testing.B, name string, n int, call func(verb, id string) error) (each []time.Duration) {
+	b.Helper()
 	for i := range n {
 		start := time.Now()
 		id := fmt.Sprintf("%s%d", name, i)
-		if _, err := node.add(node.dir, id); err != nil {
-			f.b.Fatal(err)
+		if err := call("ADD", id); err != nil {
+			b.Fatal(err)
 		}
 		each = append(each, time.Since(start))
-		if _, err := node.run("DEL", node.dir, id); err != nil {
-			f.b.Fatal(err)
+		if err := call("DEL", id); err != nil {
+			b.Fatal(err)
 		}
 	}
 	return each
+}
+
+// call calls the plugin of the first node.
+func (f *fleet) call(verb, id string) error {
+	_, err := f.nodes[0].run(verb, f.nodes[0].dir, id)
+	return err
+}
+
+// hostLocal calls host-local of the same build, whose pods are of one node.
+func hostLocal(b *testing.B, ns *netlab.NS) func(verb, id string) error {
+	b.Helper()
+	dir := b.TempDir()
+	cmd := exec.Command("go", append(append([]string{"build", "-o", dir + "/"}, testbin.BuildFlags()...), "./cmd/sluice-cni")...)
+	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		b.Fatalf("%v: %s", err, out)
+	}
+	conf := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"net","type":"macvlan","ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.66.0.0/16"}]]}}`, dir+"/pods")
+	return func(verb, id string) error {
+		cmd := exec.Command(dir + "/sluice-cni")
+		cmd.Args = []string{"host-local"}
+		cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+id, "CNI_NETNS=/run/netns/none", "CNI_IFNAME=net1", "CNI_PATH="+dir)
+		cmd.Stdin = strings.NewReader(conf)
+		var out []byte
+		err := ns.Do(func() (err error) {
+			out, err = cmd.CombinedOutput()
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("host-local: %w: %s", err, out)
+		}
+		return nil
+	}
 }
 
 // requests is how many requests about pools and nodes the API server has answered.
@@ -152,14 +187,23 @@ func BenchmarkIPAM(b *testing.B) {
 	few.fill(100) // a node with as many pods as the kubelet has by default
 	many := newFleet(b, s, bin, `"range":"10.65.0.0/16","block_size":128`, 1)
 	many.fill(700)
+	local := hostLocal(b, s.NS)
+	for i := range 100 {
+		if err := local("ADD", fmt.Sprintf("p%d", i)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	measure := func(what, name string, call func(verb, id string) error) {
+		each := addDel(b, name, 300, call)
+		rows = append(rows, row{what, "10 ms", fmt.Sprintf("%.1f ms, %.1f ms", ms(percentile(each, 50)), ms(percentile(each, 99)))})
+	}
 	for _, state := range []string{"up", "down"} {
 		if state == "down" {
 			s.Stop()
 		}
-		for pods, f := range map[int]*fleet{100: few, 700: many} {
-			each := f.addDel(state, 300)
-			rows = append(rows, row{fmt.Sprintf("ADD from a block, %d pods, API server %s: p50, p99", pods, state), "10 ms", fmt.Sprintf("%.1f ms, %.1f ms", ms(percentile(each, 50)), ms(percentile(each, 99)))})
-		}
+		measure("ADD from a block, 100 pods, API server "+state+": p50, p99", state, few.call)
+		measure("ADD from a block, 700 pods, API server "+state+": p50, p99", state, many.call)
+		measure("ADD of host-local, 100 pods, API server "+state+": p50, p99", state, local)
 	}
 	s.Start()
 	load, _ := os.ReadFile("/proc/loadavg")

@@ -242,8 +242,12 @@ func (s *State) Due(r *pool.Range, blockSize int, now int64) bool {
 		return false
 	}
 	unused := len(s.Unused())
-	return len(s.Trying) > 0 && now < s.Claimed+tryFor || len(s.Owed)+len(s.Giving)+len(s.Resting)+len(s.idle()) > 0 || s.Scarce && unused > 0 || High(unused, blockSize) ||
-		!s.Scarce && r != nil && Low(len(s.Spare(r)), blockSize)
+	return s.Pending(now) || s.Scarce && unused > 0 || High(unused, blockSize) || !s.Scarce && r != nil && Low(len(s.Spare(r)), blockSize)
+}
+
+// Pending reports whether the store does not know something that it has to, or the node does not know what became of a request.
+func (s *State) Pending(now int64) bool {
+	return len(s.Trying) > 0 && now < s.Claimed+tryFor || len(s.Owed)+len(s.Giving) > 0 || s.Idle()
 }
 
 // Low reports whether it is time to claim ahead.

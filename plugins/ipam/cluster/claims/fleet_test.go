@@ -87,6 +87,8 @@ type fleet struct {
 	pods     int       // that wait
 	done     time.Time // when the last pod had its address
 	waits    []time.Duration
+	// lose says that a change does not reach the store, or that its answer does not come back: 8 seconds pass either way.
+	lose func() (request, answer bool)
 }
 
 func (s fleetStore) serve(kind string) {
@@ -123,8 +125,22 @@ func (s fleetStore) Create(_ context.Context, name, cidr string) error {
 	return nil
 }
 
-func (s fleetStore) Change(_ context.Context, name string, c pool.Change) (*pool.Object, error) {
+func (s fleetStore) Change(_ context.Context, name string, c pool.Change) (after *pool.Object, err error) {
+	request, answer := false, false
+	if s.f.lose != nil {
+		request, answer = s.f.lose()
+	}
+	if request {
+		s.f.sleep(8 * time.Second)
+		return nil, ErrUnavailable
+	}
 	s.serve("Change")
+	if answer {
+		defer func() {
+			s.f.sleep(8 * time.Second)
+			after, err = nil, ErrUnavailable
+		}()
+	}
 	o := s.f.w.pools[name]
 	if o == nil || !c.Apply(o.Allocations) {
 		s.f.conflict++
@@ -205,8 +221,17 @@ func (f *fleet) add(t *testing.T, n *modelNode, rnd *rand.Rand, q *Request, id s
 // fill has each node add its pods, one after the other.
 func fill(t *testing.T, seed uint64, cidr, last string, counts []int) *fleet {
 	t.Helper()
+	return newFleet(t).fill(t, seed, cidr, last, counts)
+}
+
+func newFleet(t *testing.T) *fleet {
+	t.Helper()
+	return &fleet{w: calmWorld(t), locked: map[string]bool{}, kinds: map[string]int{}}
+}
+
+func (f *fleet) fill(t *testing.T, seed uint64, cidr, last string, counts []int) *fleet {
+	t.Helper()
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	f := &fleet{w: calmWorld(t), locked: map[string]bool{}, kinds: map[string]int{}}
 	f.now = f.w.now
 	q := request(cidr, true)
 	q.BlockSize = 32
@@ -271,5 +296,27 @@ func TestFill(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// What a node could not tell the store, or has no answer to, holds nothing up for long: a process stays until the store knows.
+// Otherwise the last pods of a pool with as many addresses would wait for the next ADD or DEL of that node.
+func TestFillWithLosses(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(max(3, *fleets)) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			f, rnd := newFleet(t), rand.New(rand.NewPCG(seed, 2))
+			f.lose = func() (request, answer bool) {
+				x := rnd.Float64()
+				return x < 0.05, x > 0.95
+			}
+			f.fill(t, seed, "10.0.0.0/20", "10.0.3.232", slices.Repeat([]int{100}, 10))
+			took := f.done.Sub(f.w.now)
+			t.Logf("%.1f s, %d conflicts, %v", took.Seconds(), f.conflict, f.kinds)
+			if took > 2*time.Minute {
+				t.Errorf("%.1f s, want 120", took.Seconds())
+			}
+		})
 	}
 }

@@ -337,6 +337,9 @@ func (c *Claimer) upkeep(ctx context.Context, q *Request) error {
 	if err := c.sweep(ctx, q, s.Node); err != nil {
 		return err
 	}
+	if s, err = c.settleOpen(ctx, q, s); err != nil {
+		return err
+	}
 	if s.Scarce {
 		return c.upkeepScarce(ctx, q)
 	}
@@ -356,6 +359,26 @@ func (c *Claimer) upkeep(ctx context.Context, q *Request) error {
 		return c.release(ctx, q, q.BlockSize)
 	}
 	return c.give(ctx, q)
+}
+
+// settleOpen ends the requests that have had no answer, and returns the file as it is then.
+func (c *Claimer) settleOpen(ctx context.Context, q *Request, s blocks.State) (blocks.State, error) {
+	if len(s.Trying)+len(s.Giving) == 0 {
+		return s, nil
+	}
+	_, taken, err := c.read(ctx, q)
+	if err == nil {
+		_, err = c.takeUp(ctx, q, taken)
+	}
+	if err != nil {
+		return s, err
+	}
+	f, err := c.open(ctx, q)
+	if err != nil {
+		return s, err
+	}
+	defer f.Close()
+	return f.State, nil
 }
 
 // awaitIdle waits, while addresses are scarce, until the node had no ADD or DEL for a while.
@@ -400,7 +423,7 @@ func (c *Claimer) Keep(ctx context.Context, q *Request) error {
 		if err != nil {
 			return err
 		}
-		pending := f.Idle() || len(f.Owed) > 0
+		pending := f.Pending(c.now().Unix())
 		done := !f.Current(c.Node) || len(f.Unused()) == 0 && !pending
 		if f.Touched != touched {
 			pause, touched = keepFirst, f.Touched
