@@ -139,6 +139,12 @@ func (c *common) prepare(ctx context.Context) error {
 		case name == subject.SluiceDirect:
 			s, err = c.sluice(ctx)
 			s.Name, s.NodeConfig = name, `{"fastPath": "direct"}`
+		case name == subject.SluiceNetkit:
+			s, err = c.sluice(ctx)
+			s.Name, s.BridgeKeys = name, map[string]any{"deviceKind": "netkit"}
+		case name == subject.SluiceBigTCP:
+			s, err = c.sluice(ctx)
+			s.Name, s.BridgeKeys, s.BigTCP = name, map[string]any{"bigTCP": true}, true
 		case name == subject.SluiceObserved:
 			if s, err = c.sluice(ctx); err == nil {
 				s.Name = name

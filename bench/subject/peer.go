@@ -36,6 +36,10 @@ const (
 	SluiceDirect = "sluice-direct"
 	// SluiceObserved is Sluice with an observer of everything.
 	SluiceObserved = "sluice-observed"
+	// SluiceNetkit is Sluice with pods on netkit devices.
+	SluiceNetkit = "sluice-netkit"
+	// SluiceBigTCP is Sluice with BIG TCP for the pods and on the uplink.
+	SluiceBigTCP = "sluice-bigtcp"
 )
 
 // Plugins are the binaries that the chain needs.
@@ -49,7 +53,7 @@ func IsBare(name string) bool { return slices.Contains(bare, name) }
 
 // Names are those of all peers.
 func Names() []string {
-	return append(slices.Clone(bare), Reference, ReferenceNftables, Sluice, SluiceAgain, SluiceNftables, SluiceDirect, SluiceObserved)
+	return append(slices.Clone(bare), Reference, ReferenceNftables, Sluice, SluiceAgain, SluiceNftables, SluiceDirect, SluiceObserved, SluiceNetkit, SluiceBigTCP)
 }
 
 // Suite is a set of plugins to compare. A bare peer has no directory.
@@ -62,6 +66,10 @@ type Suite struct {
 	NodeConfig string
 	// Tables is the backend of bridge and portmap in the network's configuration, empty for none.
 	Tables string
+	// BridgeKeys are keys of bridge beside those of the chain.
+	BridgeKeys map[string]any
+	// BigTCP has the uplink of node and client take segments as large as the pods'.
+	BigTCP bool
 	// Observer is the path of sluice, to observe by while the world is measured; empty: there is no observer.
 	Observer string
 	// Version is what the suite says of itself, for the report.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -46,6 +47,7 @@ func (w *World) conflist(i int) ([]byte, error) {
 			"routes": []object{{"dst": "0.0.0.0/0"}},
 		},
 	}
+	maps.Copy(bridge, w.Suite.BridgeKeys)
 	portmap := object{"type": "portmap", "capabilities": object{"portMappings": true}}
 	if w.Suite.Tables != "" {
 		bridge["ipMasqBackend"], portmap["backend"] = w.Suite.Tables, w.Suite.Tables

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-cni/sluice/bench/traffic"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
@@ -86,6 +87,9 @@ func Build(ctx context.Context, o Options, progress func(done int)) (_ *World, e
 	if err := w.disableIPv6(w.lab.Node.NS); err != nil {
 		return nil, err
 	}
+	if err := w.bigUplink(); err != nil {
+		return nil, err
+	}
 	serverNS, listen, err := w.attachAll(ctx, progress)
 	if err != nil {
 		return nil, err
@@ -129,6 +133,30 @@ func (w *World) configure() error {
 		return nil
 	}
 	return w.lab.Node.Do(func() error { return os.WriteFile(nodeconf.DefaultPath, []byte(w.Suite.NodeConfig), 0o644) })
+}
+
+// bigSegment is what bigTCP of the plugin sets, in bytes.
+const bigSegment = 192 << 10
+
+// bigUplink does for BIG TCP what the plugin leaves to the administrator.
+func (w *World) bigUplink() error {
+	if !w.Suite.BigTCP {
+		return nil
+	}
+	set := func() error {
+		h, err := rtnl.New()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		index, err := h.IndexByName("eth0")
+		if err != nil {
+			return err
+		}
+		size := bigSegment
+		return h.SetLink(index, rtnl.LinkChange{MaxSegmentIPv4: &size})
+	}
+	return errors.Join(w.lab.Node.Do(set), w.lab.Client().Do(set))
 }
 
 // RR measures round trips through the hostPort for d.

@@ -156,6 +156,9 @@ type LinkChange struct {
 	Alias    *string
 	Name     *string // needs the link down on kernels before 6.2
 	Master   *int    // 0 takes the link out of its bridge
+	// MaxSegmentIPv4 is the size in bytes of the largest segment of IPv4 that the link takes from TCP and makes of what it receives
+	// (GSO and GRO). More than 65,536 is BIG TCP, since Linux 6.3. Earlier kernels ignore it. EINVAL: the device takes no such size.
+	MaxSegmentIPv4 *int
 	// NoLinkLocal keeps the kernel from giving the link an IPv6 link-local
 	// address, from the next time that it gets a carrier. It is an error where
 	// IPv6 is off.
@@ -189,6 +192,10 @@ func (h *Handle) SetLink(index int, c LinkChange) error {
 	}
 	if c.TxQLen != nil {
 		req.AddData(attr32(unix.IFLA_TXQLEN, uint32(*c.TxQLen)))
+	}
+	if c.MaxSegmentIPv4 != nil {
+		req.AddData(attr32(unix.IFLA_GSO_IPV4_MAX_SIZE, uint32(*c.MaxSegmentIPv4)))
+		req.AddData(attr32(unix.IFLA_GRO_IPV4_MAX_SIZE, uint32(*c.MaxSegmentIPv4)))
 	}
 	if c.Alias != nil {
 		req.AddData(attr(unix.IFLA_IFALIAS, []byte(*c.Alias)))

@@ -177,3 +177,33 @@ func SCTP(t testing.TB) {
 		return unix.Close(fd)
 	})
 }
+
+// BigTCP needs segments of TCP over IPv4 above 64 KiB on a veth (Linux 6.3).
+func BigTCP(t testing.TB) {
+	t.Helper()
+	Feature(t, "BIG TCP of IPv4", askBigTCP)
+}
+
+// askBigTCP asks a veth. do_setlink answers EINVAL to more than the device takes, and rtnetlink ignores attributes that it does not know.
+func askBigTCP() error {
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "base"}, PeerName: "peer"}); err != nil {
+		return fmt.Errorf("make a veth to ask with: %w", err)
+	}
+	base, err := netlink.LinkByName("base")
+	if err != nil {
+		return err
+	}
+	const size = 128 << 10
+	if err := netlink.LinkSetGSOIPv4MaxSize(base, size); errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
+		return ErrMissing
+	} else if err != nil {
+		return err
+	}
+	if base, err = netlink.LinkByName("base"); err != nil {
+		return err
+	}
+	if base.Attrs().GSOIPv4MaxSize != size {
+		return ErrMissing
+	}
+	return nil
+}

@@ -46,7 +46,7 @@ func TestPrivilegedLargeSegments(t *testing.T) {
 					before := w.Counters(t, web)
 					stop := make(map[string]func() float64)
 					for name, at := range x.ends {
-						stop[name] = watchSegments(t, at)
+						stop[name] = watchSegments(t, at, largeSegment)
 					}
 					if err := e2etest.BulkClient(x.from, "tcp"+fam.Suffix, x.to); err != nil {
 						t.Errorf("%s: %v", x.name, err)
@@ -65,9 +65,9 @@ func TestPrivilegedLargeSegments(t *testing.T) {
 	}
 }
 
-// watchSegments watches what eth0 of ns receives. What it returns ends that, and returns the share of bytes that came in large segments:
-// the few of the slow path do not count for much.
-func watchSegments(t *testing.T, ns interface{ Do(func() error) error }) func() float64 {
+// watchSegments watches what eth0 of ns receives. What it returns ends that, and returns the share of bytes that came in segments of that
+// size: the few of the slow path do not count for much.
+func watchSegments(t *testing.T, ns interface{ Do(func() error) error }, size int) func() float64 {
 	t.Helper()
 	const all = 0x0300 // ETH_P_ALL in network byte order
 	var fd int
@@ -92,11 +92,11 @@ func watchSegments(t *testing.T, ns interface{ Do(func() error) error }) func() 
 		defer unix.Close(fd)
 		large, total, head := 0, 0, make([]byte, 64)
 		for !ended.Load() {
-			size, from, err := unix.Recvfrom(fd, head, unix.MSG_TRUNC)
+			n, from, err := unix.Recvfrom(fd, head, unix.MSG_TRUNC)
 			if ll, ok := from.(*unix.SockaddrLinklayer); err == nil && ok && ll.Pkttype == unix.PACKET_HOST {
-				total += size
-				if size >= largeSegment {
-					large += size
+				total += n
+				if n >= size {
+					large += n
 				}
 			}
 		}

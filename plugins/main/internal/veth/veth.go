@@ -37,11 +37,12 @@ const (
 	upTimeout = 5 * time.Second
 )
 
-// PairConf holds the key of the pair's kind. Embed it in a plugin's configuration.
+// PairConf holds the keys of the pair. Embed it in a plugin's configuration.
 //
 //jsonobj:object
 type PairConf struct {
 	DeviceKind string `json:"deviceKind"`
+	BigTCP     bool   `json:"bigTCP"`
 }
 
 // ValidatePair checks the kind.
@@ -85,6 +86,21 @@ func (r *Recorded) AddPair(host *rtnl.Handle, c PairConf, logger *log.Logger, s 
 		logger.Warn("deviceKind is netkit: using veth", log.NamedError(log.KeyReason, err))
 	}
 	return verr
+}
+
+// bigTCP is the size of the largest segment with BIG TCP, in bytes: what Cilium sets too. Larger ones save little more, and the
+// kernel collects them in more memory.
+const bigTCP = 192 << 10
+
+// SetBigTCP lets TCP of the pod send and receive larger segments of IPv4 than 64 KiB by the pair, if c asks for it. IPv6 stays as it is:
+// docs/adr/0053-big-tcp.md.
+func (c PairConf) SetBigTCP(host, pod *rtnl.Handle, hostEnd, podEnd rtnl.Link) error {
+	if !c.BigTCP {
+		return nil
+	}
+	size := bigTCP
+	change := rtnl.LinkChange{MaxSegmentIPv4: &size}
+	return cnierr.Wrap(cnierr.CodeKernel, errors.Join(host.SetLink(hostEnd.Index, change), pod.SetLink(podEnd.Index, change)), "set bigTCP")
 }
 
 // MAC returns the recorded address; nil when it is none.

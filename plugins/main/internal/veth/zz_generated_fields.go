@@ -8,6 +8,8 @@ func (o *PairConf) Field(name string) any {
 	switch name {
 	case "devicekind":
 		return &o.DeviceKind
+	case "bigtcp":
+		return &o.BigTCP
 	}
 	return nil
 }
