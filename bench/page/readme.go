@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/sluice-cni/sluice/bench/record"
@@ -37,10 +38,14 @@ func Readme(f *record.File, images string) (table string, pictures map[string]st
 	}
 	var out strings.Builder
 	out.WriteString("|  |")
-	for _, peer := range f.Peers {
+	peers := slices.Clone(f.Peers)
+	if len(f.Control) == 2 { // the second one is the first once more, and has a line of its own
+		peers = slices.DeleteFunc(peers, func(name string) bool { return name == f.Control[1] })
+	}
+	for _, peer := range peers {
 		fmt.Fprintf(&out, " %s |", markdown(f.Title(peer)))
 	}
-	out.WriteString("\n|---" + strings.Repeat("|---:", len(f.Peers)) + "|\n")
+	out.WriteString("\n|---" + strings.Repeat("|---:", len(peers)) + "|\n")
 	pictures = map[string]string{}
 	var shown []string
 	for _, r := range readmeLoads {
@@ -49,7 +54,7 @@ func Readme(f *record.File, images string) (table string, pictures map[string]st
 		}
 		unit, _ := record.Unit(r.load.Shape, r.metric)
 		fmt.Fprintf(&out, "| %s: %s, %s |", loadTitle(r.load), metricTitle(r.load.Shape, r.metric), unit)
-		for _, peer := range f.Peers {
+		for _, peer := range peers {
 			c := f.Find(r.load.Key(points[0], peer, r.metric))
 			if c == nil {
 				out.WriteString(" - |")
@@ -68,9 +73,15 @@ func Readme(f *record.File, images string) (table string, pictures map[string]st
 		return "", nil, errors.New("none of the loads that the README shows was measured")
 	}
 	fmt.Fprintf(&out, "\nMedian ± MAD with %s pods. %s, %d x %s, load %s before, %s: `%s`, commit %s. The control, one subject measured twice: %s\n%s\n",
-		thousands(float64(points[0]), 0), markdown(f.Host.Kernel), f.Host.CPUs, markdown(f.Host.CPU), markdown(f.Host.Load), markdown(f.Started),
+		thousands(float64(points[0]), 0), markdown(f.Host.Kernel), f.Host.CPUs, markdown(f.Host.CPU), markdown(f.Host.Load), markdown(day(f.Started)),
 		strings.NewReplacer("`", "'", "\n", " ").Replace(f.Command), markdown(f.Commit), Judge(f).Summary(), strings.Join(shown, " "))
 	return out.String(), pictures, nil
+}
+
+// day is the date of a time of RFC 3339.
+func day(s string) string {
+	date, _, _ := strings.Cut(s, "T")
+	return date
 }
 
 // markdown keeps a text of a record from being more than text.

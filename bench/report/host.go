@@ -29,7 +29,8 @@ func ThisHost() Host {
 	h := Host{Kernel: "unknown", CPU: "unknown", CPUs: runtime.NumCPU(), Go: runtime.Version(), Iptables: "unknown", Load: "unknown"}
 	var uts unix.Utsname
 	if unix.Uname(&uts) == nil {
-		h.Kernel = unix.ByteSliceToString(uts.Release[:]) + " " + unix.ByteSliceToString(uts.Machine[:])
+		version, _, _ := strings.Cut(unix.ByteSliceToString(uts.Release[:]), "-") // the rest names a distribution's build
+		h.Kernel = version + " " + unix.ByteSliceToString(uts.Machine[:])
 	}
 	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
 		for line := range strings.Lines(string(b)) {
