@@ -88,7 +88,7 @@ func newUITalk(endpoints []loader.EndpointStatus, node []hostAddressView, ports 
 // add counts a connection. One between two pods of the node counts once.
 func (t *uiTalk) add(f loader.Flow) {
 	from, to, via := f.Remote, f.Pod, ""
-	if f.PodOpened {
+	if f.ByPod() {
 		from, to = to, from
 	}
 	if f.Kind == "hostport" {

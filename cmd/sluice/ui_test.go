@@ -269,7 +269,8 @@ func TestUITalk(t *testing.T) {
 	flow("10.1.0.2:4000", "10.1.0.3:5432", true, "plain", "", 10)
 	flow("10.1.0.3:5432", "10.1.0.2:4000", false, "plain", "", 10) // the other pod's entry of it
 	flow("10.1.0.2:4001", "10.1.0.3:5432", true, "plain", "", 5)
-	flow("10.1.0.2:80", "10.1.0.3:999", false, "hostport", "192.0.2.1:8080", 7) // hairpin
+	talk.add(loader.Flow{Proto: 17, Pod: port("10.1.0.3:53"), Remote: port("10.1.0.2:40000"), PodOpened: true, Kind: "plain", TxBytes: 2}) // an answer
+	flow("10.1.0.2:80", "10.1.0.3:999", false, "hostport", "192.0.2.1:8080", 7)                                                            // hairpin
 	flow("10.1.0.3:999", "192.0.2.1:8080", true, "plain", "", 7)
 	flow("10.1.0.2:80", "192.0.2.1:55", false, "hostport", "127.0.0.1:8080", 3)
 	for i := range 40 {
@@ -286,7 +287,7 @@ func TestUITalk(t *testing.T) {
 		said = append(said, fmt.Sprintf("%s%s>%s %s: %d, %d", e.From.Kind, strings.TrimLeft(e.From.Owner, "0"), e.To.Kind+strings.TrimLeft(e.To.Owner, "0"), e.Via, e.Connections, e.Bytes))
 	}
 	slices.Sort(said)
-	want := []string{"node>pod1 tcp 8080: 1, 3", "pod1>pod2 : 2, 15", "pod2>pod1 tcp 8080: 1, 7"}
+	want := []string{"node>pod1 tcp 8080: 1, 3", "pod1>pod2 : 3, 17", "pod2>pod1 tcp 8080: 1, 7"}
 	if !slices.Equal(said, want) || outside != 40 || len(v.Edges) != 3+uiTalkOutside+1 || v.LeftOut != 0 {
 		t.Errorf("%q, %d from outside, %d edges", said, outside, len(v.Edges))
 	}

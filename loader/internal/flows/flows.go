@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 )
@@ -86,8 +88,8 @@ type Flow struct {
 	Outside   netip.AddrPort `json:"outside,omitzero"` // the node's end of a translated connection
 	State     string         `json:"state"`            // new, unreplied, established, closing, closed
 	Kind      string         `json:"kind"`             // hostport, masquerade, plain
-	PodOpened bool           `json:"podOpened"`
-	Fast      bool           `json:"fast"` // both directions may take the fast path
+	PodOpened bool           `json:"podOpened"`        // as the table has it; see ByPod
+	Fast      bool           `json:"fast"`             // both directions may take the fast path
 	Flags     []string       `json:"flags"`
 	Created   time.Duration  `json:"-"` // on CLOCK_MONOTONIC; tells a connection from a later one with the same ends
 	Age       time.Duration  `json:"age"`
@@ -97,6 +99,18 @@ type Flow struct {
 	TxPackets uint64         `json:"txPackets"`
 	TxBytes   uint64         `json:"txBytes"`
 	Owner     uint64         `json:"owner,string"`
+}
+
+// clientPorts is where the ports begin that the kernel gives to clients, by default
+// (net.ipv4.ip_local_port_range).
+const clientPorts = 32768
+
+// ByPod reports that the pod opened the connection. A datagram that the node's stack brings to a
+// pod makes no entry. So the pod's answer to it looks like a connection of the pod: to a client of a
+// Service, or to another node. The ports tell: an answer goes from a lower one to a client's.
+func (s *Flow) ByPod() bool {
+	answer := s.Proto == unix.IPPROTO_UDP && s.Kind == "plain" && s.Pod.Port() < clientPorts && s.Remote.Port() >= clientPorts
+	return s.PodOpened && !answer
 }
 
 // FlowFilter narrows Flows. Zero fields match everything.

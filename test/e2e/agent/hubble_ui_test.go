@@ -98,8 +98,11 @@ func (p *page) show(f *flow.Flow) {
 		return
 	}
 	from, to := p.card(f.GetSource(), "sender"), p.card(f.GetDestination(), "receiver")
-	port := f.GetL4().GetTCP().GetDestinationPort()
-	p.links[fmt.Sprintf("%s > %s:%d", p.cards[from], p.cards[to], port)] = f.GetVerdict()
+	port := fmt.Sprint(f.GetL4().GetTCP().GetDestinationPort())
+	if udp := f.GetL4().GetUDP(); udp != nil {
+		port = fmt.Sprint(udp.GetDestinationPort(), "/udp")
+	}
+	p.links[fmt.Sprintf("%s > %s:%s", p.cards[from], p.cards[to], port)] = f.GetVerdict()
 	key := fmt.Sprint(f.GetTime().AsTime().UnixNano(), f.GetNodeName())
 	if p.keys[key] {
 		p.twice = append(p.twice, f.String())
@@ -211,6 +214,13 @@ func TestPrivilegedHubbleUI(t *testing.T) {
 	p.await(t, "world > shop/cart:80", flow.Verdict_TRANSLATED)
 	p.await(t, "front/web > shop/cart:80", flow.Verdict_FORWARDED)
 	p.await(t, "front/web > Service shop/cart:80", flow.Verdict_FORWARDED)
+	udp, err := e2etest.Dial(web, "udp4", "", e2etest.At(vip, 80))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer udp.Close()
+	p.await(t, "front/web > Service shop/cart:80/udp", flow.Verdict_FORWARDED)
+	p.await(t, "front/web > shop/cart:80/udp", flow.Verdict_FORWARDED) // by the pod's answer
 
 	click := o.newPage()
 	click.look(t, pageRequest("front", func(f *flow.FlowFilter) { f.DestinationIdentity = []uint32{2} })) // the world's card
@@ -225,6 +235,11 @@ func TestPrivilegedHubbleUI(t *testing.T) {
 	for _, p := range []*page{p, click} {
 		p.mu.Lock()
 		t.Log(p.links, p.cards, p.err)
+		for link := range p.links {
+			if strings.HasPrefix(link, "shop/cart > ") {
+				t.Errorf("%s: an answer is shown as a connection", link)
+			}
+		}
 		for id, name := range p.cards {
 			if strings.HasPrefix(name, "no ") {
 				t.Errorf("card %s: %s, among %v", id, name, p.links)

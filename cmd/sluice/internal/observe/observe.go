@@ -206,7 +206,7 @@ func (x *observer) connection(f *loader.Flow, what string) flowevent.Event {
 		Source: f.Remote, Destination: f.Pod, State: f.State, Kind: f.Kind, Fast: f.Fast,
 		RxPackets: f.RxPackets, RxBytes: f.RxBytes, TxPackets: f.TxPackets, TxBytes: f.TxBytes,
 	}
-	if f.PodOpened {
+	if f.ByPod() {
 		e.Direction, e.Source, e.Destination = flowevent.Egress, f.Pod, f.Remote
 	}
 	if f.Outside.IsValid() {

@@ -95,6 +95,37 @@ func run(t *testing.T, o Options, tables ...[]loader.Flow) (got []string) {
 	return got
 }
 
+// A pod's answer to a datagram that made no entry is told as what the client opened.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	pod, client, server := netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("10.2.0.9"), netip.MustParseAddr("10.96.0.10")
+	for name, tt := range map[string]struct {
+		flow   loader.Flow
+		source string
+	}{
+		"an answer":                  {loader.Flow{Proto: 17, Pod: netip.AddrPortFrom(pod, 53), Remote: netip.AddrPortFrom(client, 32768), Kind: "plain", PodOpened: true}, "10.2.0.9:32768"},
+		"a question":                 {loader.Flow{Proto: 17, Pod: netip.AddrPortFrom(pod, 40000), Remote: netip.AddrPortFrom(server, 53), Kind: "plain", PodOpened: true}, "10.1.0.2:40000"},
+		"two ports of clients":       {loader.Flow{Proto: 17, Pod: netip.AddrPortFrom(pod, 40000), Remote: netip.AddrPortFrom(client, 50000), Kind: "plain", PodOpened: true}, "10.1.0.2:40000"},
+		"two ports of servers":       {loader.Flow{Proto: 17, Pod: netip.AddrPortFrom(pod, 123), Remote: netip.AddrPortFrom(server, 123), Kind: "plain", PodOpened: true}, "10.1.0.2:123"},
+		"TCP, which begins by a SYN": {loader.Flow{Proto: 6, Pod: netip.AddrPortFrom(pod, 1024), Remote: netip.AddrPortFrom(server, 50000), Kind: "plain", PodOpened: true}, "10.1.0.2:1024"},
+		"masqueraded":                {loader.Flow{Proto: 17, Pod: netip.AddrPortFrom(pod, 1024), Remote: netip.AddrPortFrom(server, 50000), Kind: "masquerade", PodOpened: true}, "10.1.0.2:1024"},
+		"opened by the other end":    {loader.Flow{Proto: 17, Pod: netip.AddrPortFrom(pod, 53), Remote: netip.AddrPortFrom(client, 1024), Kind: "plain"}, "10.2.0.9:1024"},
+	} {
+		var got []flowevent.Event
+		err := Run(t.Context(), &walks{tables: [][]loader.Flow{{tt.flow}}}, Options{All: true}, func(e flowevent.Event) error { got = append(got, e); return nil })
+		if err != nil || len(got) != 1 {
+			t.Fatalf("%s: %d events, %v", name, len(got), err)
+		}
+		want := flowevent.Ingress
+		if got[0].Source == tt.flow.Pod {
+			want = flowevent.Egress
+		}
+		if got[0].Source.String() != tt.source || got[0].Direction != want {
+			t.Errorf("%s: from %s, %s", name, got[0].Source, got[0].Direction)
+		}
+	}
+}
+
 // Connections that were used within one tick of the clock are told with times of their own, in their order.
 func TestTimes(t *testing.T) {
 	t.Parallel()
