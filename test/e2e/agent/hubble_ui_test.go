@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -180,17 +181,18 @@ func (o *observed) connect(from e2etest.Place, addr string) {
 	o.T.Cleanup(func() { _ = c.Close() })
 }
 
-// Hubble UI works with the agent through relay: its status, its service map with names, a click on a card, dropped packets, many pages.
-func TestPrivilegedHubbleUI(t *testing.T) {
-	o, _ := newRelayed(t)
-	ctx, ipv4 := context.Background(), e2etest.Families()[0]
-	vip := e2etest.VirtualIP(ipv4)
-	if _, err := o.client.CoreV1().Services("shop").Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "cart"},
+// newShop is newRelayed with a Service of the pod, a pod that talks with all, and one that may open no connection.
+func newShop(t *testing.T) (o *observed, web, worker *e2etest.Pod, vip netip.Addr) {
+	t.Helper()
+	o, _ = newRelayed(t)
+	ipv4 := e2etest.Families()[0]
+	vip = e2etest.VirtualIP(ipv4)
+	if _, err := o.client.CoreV1().Services("shop").Create(context.Background(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "cart"},
 		Spec: corev1.ServiceSpec{ClusterIP: vip.String(), Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	e2etest.TranslateVIP(t, o.Node, ipv4, vip, o.pod.IP4, 80)
-	web, worker := o.AddPod(o.runtime(), "p2"), o.addDenied("p3")
+	web, worker = o.AddPod(o.runtime(), "p2"), o.addDenied("p3")
 	o.addPod("front", "web", web)
 	o.addPod("back", "worker", worker)
 	e2etest.Serve(t, o.Client(), "outside", ":443")
@@ -198,7 +200,13 @@ func TestPrivilegedHubbleUI(t *testing.T) {
 	o.connect(web, e2etest.At(vip, 80))
 	o.connect(web, e2etest.At(o.pod.IP4, 80))
 	o.connect(web, "192.0.2.2:443")
+	return o, web, worker, vip
+}
 
+// Hubble UI works with the agent through relay: its status, its service map with names, a click on a card, dropped packets, many pages.
+func TestPrivilegedHubbleUI(t *testing.T) {
+	o, web, worker, vip := newShop(t)
+	ctx := context.Background()
 	p := o.newPage()
 	e2etest.Eventually(t, patient, func() error { // relay has found the node
 		st, err := p.client.ServerStatus(ctx, &observer.ServerStatusRequest{})
