@@ -280,10 +280,10 @@ bench-report: build ## iperf3, wrk, sockperf and our probes by pods, connections
 	$(call need,$(RUN_NEEDS) $(REPORT_NEEDS))
 	go run ./bench report $(REPORTFLAGS)
 
-bench-observe: build ## what an observer of everything costs: CRR and stream with and without, in pairs, 3 minutes (root)
+bench-observe: build ## what an observer of everything costs: CRR and stream with and without, in pairs, 5 minutes (root)
 	$(need-root)
 	$(call need,$(RUN_NEEDS))
-	go run ./bench quick -peers direct,sluice,sluice-observed -pods 2 -cycles 1 -rounds 20 -crr 2s -stream 2s -rr 300ms -out bench/out/observe.json
+	go run ./bench quick -peers direct,sluice,sluice-observed -pods 2 -cycles 1 -rounds 20 -budget 6m -crr 2s -stream 2s -rr 300ms -out bench/out/observe.json
 
 bench-add: build ## compare the time of ADD with upstream's, for each main plugin (root)
 	$(need-root)
