@@ -103,7 +103,9 @@ func (a *app) live(ctx context.Context, dp datapath, r *trace.Result, wait time.
 		defer traces.Close()
 		group.Go(func() {
 			defer cancel()
-			terr = nft.watch(ctx, traces, r)
+			if err := nft.watch(ctx, traces, r); ctx.Err() == nil {
+				terr = err
+			}
 		})
 	}
 	group.Go(func() { // its maps are open; what reads events looks for pins, which the calling thread sees
@@ -159,15 +161,12 @@ type nftSteps struct {
 // mostNFTSteps bounds what is kept of a packet. The kernel's own limit of jumps lets it meet more.
 const mostNFTSteps = 256
 
-// watch notes the places of the first packet of the kind, until ctx is done or nftables drops the packet.
+// watch notes the places of the first packet of the kind, until nftables drops the packet. It returns ctx's error when that ends.
 func (s *nftSteps) watch(ctx context.Context, w *rtnl.NFTTraceWatch, r *trace.Result) error {
 	for {
 		traces, lost, err := w.Next(ctx)
 		s.lost = s.lost || lost
 		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
 			return err
 		}
 		for i := range traces {
