@@ -93,7 +93,11 @@ func (a *Agent) Call(r Request) (Reply, error) {
 		return Reply{}, fmt.Errorf("agent %s: %w", r.Op, err)
 	}
 	if rep.Error != "" {
-		return Reply{}, fmt.Errorf("%s %s: %s", r.Op, r.Addr, rep.Error)
+		what := r.Op
+		if r.Addr.IsValid() {
+			what += " " + r.Addr.String()
+		}
+		return Reply{}, fmt.Errorf("%s: %s", what, rep.Error)
 	}
 	return rep, nil
 }

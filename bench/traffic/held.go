@@ -53,7 +53,7 @@ func allowFiles(n int) error {
 	}
 	limit.Max = max(limit.Max, now.Max)
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return fmt.Errorf("%d open files (see fs.nr_open): %w", limit.Cur, err)
+		return fmt.Errorf("%d open files, and the hard limit is %d (ulimit -Hn, fs.nr_open): %w", limit.Cur, now.Max, err)
 	}
 	return nil
 }
