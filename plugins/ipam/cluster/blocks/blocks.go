@@ -233,7 +233,7 @@ func (s *State) Released(containerID, ifName string) bool {
 	return slices.Contains(s.Gone, hash(containerID+"/"+ifName))
 }
 
-// tryFor is for how many seconds upkeep looks whether a request without an answer has arrived. Later the next claim finds it.
+// tryFor is for how many seconds upkeep looks whether a request without an answer has arrived.
 const tryFor = 60
 
 // Due reports whether upkeep has something to do, at a time in seconds since 1970.
@@ -247,8 +247,11 @@ func (s *State) Due(r *pool.Range, blockSize int, now int64) bool {
 
 // Pending reports whether the store does not know something that it has to, or the node does not know what became of a request.
 func (s *State) Pending(now int64) bool {
-	return len(s.Trying) > 0 && now < s.Claimed+tryFor || len(s.Owed)+len(s.Giving) > 0 || s.Idle()
+	return s.Unanswered(now) || len(s.Owed)+len(s.Giving) > 0 || s.Idle()
 }
+
+// Unanswered reports whether a request may still arrive whose answer did not. Later the next claim finds it.
+func (s *State) Unanswered(now int64) bool { return len(s.Trying) > 0 && now < s.Claimed+tryFor }
 
 // Low reports whether it is time to claim ahead.
 func Low(spare, blockSize int) bool { return blockSize > 1 && spare <= blockSize/4 }

@@ -43,6 +43,11 @@ func (c *Claimer) TakeUp(ctx context.Context, q *Request) error {
 		return err
 	}
 	defer unlock()
+	return c.catchUp(ctx, q)
+}
+
+// catchUp is TakeUp for a caller that has the lock.
+func (c *Claimer) catchUp(ctx context.Context, q *Request) error {
 	_, taken, err := c.read(ctx, q)
 	if err == nil {
 		_, err = c.takeUp(ctx, q, taken)

@@ -358,17 +358,19 @@ func (c *Claimer) upkeep(ctx context.Context, q *Request) error {
 	case blocks.High(len(s.Unused()), q.BlockSize):
 		return c.release(ctx, q, q.BlockSize)
 	}
-	return c.give(ctx, q)
+	return nil
 }
 
 // settleOpen ends the requests that have had no answer, and returns the file as it is then.
 func (c *Claimer) settleOpen(ctx context.Context, q *Request, s blocks.State) (blocks.State, error) {
-	if len(s.Trying)+len(s.Giving) == 0 {
+	var err error
+	switch {
+	case s.Unanswered(c.now().Unix()):
+		err = c.catchUp(ctx, q)
+	case len(s.Giving) > 0:
+		err = c.give(ctx, q)
+	default:
 		return s, nil
-	}
-	_, taken, err := c.read(ctx, q)
-	if err == nil {
-		_, err = c.takeUp(ctx, q, taken)
 	}
 	if err != nil {
 		return s, err
