@@ -144,7 +144,7 @@ func (c *common) prepare(ctx context.Context) error {
 			s.Name, s.BridgeKeys = name, map[string]any{"deviceKind": "netkit"}
 		case name == subject.SluiceBigTCP:
 			s, err = c.sluice(ctx)
-			s.Name, s.BridgeKeys, s.BigTCP = name, map[string]any{"bigTCP": true}, true
+			s.Name, s.BridgeKeys = name, map[string]any{"bigTCP": true}
 		case name == subject.SluiceObserved:
 			if s, err = c.sluice(ctx); err == nil {
 				s.Name = name

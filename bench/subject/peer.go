@@ -66,10 +66,8 @@ type Suite struct {
 	NodeConfig string
 	// Tables is the backend of bridge and portmap in the network's configuration, empty for none.
 	Tables string
-	// BridgeKeys are keys of bridge beside those of the chain.
+	// BridgeKeys are keys of bridge beside those of the chain. With bigTCP, the uplink of node and client takes such segments too.
 	BridgeKeys map[string]any
-	// BigTCP has the uplink of node and client take segments as large as the pods'.
-	BigTCP bool
 	// Observer is the path of sluice, to observe by while the world is measured; empty: there is no observer.
 	Observer string
 	// Version is what the suite says of itself, for the report.

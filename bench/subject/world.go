@@ -140,7 +140,7 @@ const bigSegment = 192 << 10
 
 // bigUplink does for BIG TCP what the plugin leaves to the administrator.
 func (w *World) bigUplink() error {
-	if !w.Suite.BigTCP {
+	if w.Suite.BridgeKeys["bigTCP"] != true {
 		return nil
 	}
 	set := func() error {

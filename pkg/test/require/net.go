@@ -47,10 +47,7 @@ func askTUN() error {
 // EOPNOTSUPP for a kind that no module registered (net/core/rtnetlink.c); what a known
 // kind says of attributes it would need is another answer.
 func askLink(kind string) error {
-	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "base"}, PeerName: "peer"}); err != nil {
-		return fmt.Errorf("make a veth to ask with: %w", err)
-	}
-	base, err := netlink.LinkByName("base")
+	base, err := baseVeth()
 	if err != nil {
 		return err
 	}
@@ -66,6 +63,14 @@ func askLink(kind string) error {
 		return nil // known, and wants more than a name
 	}
 	return err
+}
+
+// baseVeth makes a veth to ask with.
+func baseVeth() (netlink.Link, error) {
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "base"}, PeerName: "peer"}); err != nil {
+		return nil, fmt.Errorf("make a veth to ask with: %w", err)
+	}
+	return netlink.LinkByName("base")
 }
 
 // Qdisc needs the queueing discipline that "tc qdisc add ... kind" makes: "fq",
@@ -186,10 +191,7 @@ func BigTCP(t testing.TB) {
 
 // askBigTCP asks a veth. do_setlink answers EINVAL to more than the device takes, and rtnetlink ignores attributes that it does not know.
 func askBigTCP() error {
-	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "base"}, PeerName: "peer"}); err != nil {
-		return fmt.Errorf("make a veth to ask with: %w", err)
-	}
-	base, err := netlink.LinkByName("base")
+	base, err := baseVeth()
 	if err != nil {
 		return err
 	}
