@@ -135,28 +135,12 @@ func (w *World) configure() error {
 	return w.lab.Node.Do(func() error { return os.WriteFile(nodeconf.DefaultPath, []byte(w.Suite.NodeConfig), 0o644) })
 }
 
-// bigSegment is what bigTCP of the plugin sets, in bytes.
-const bigSegment = 192 << 10
-
 // bigUplink does for BIG TCP what the plugin leaves to the administrator.
 func (w *World) bigUplink() error {
 	if w.Suite.BridgeKeys["bigTCP"] != true {
 		return nil
 	}
-	set := func() error {
-		h, err := rtnl.New()
-		if err != nil {
-			return err
-		}
-		defer h.Close()
-		index, err := h.IndexByName("eth0")
-		if err != nil {
-			return err
-		}
-		size := bigSegment
-		return h.SetLink(index, rtnl.LinkChange{MaxSegmentIPv4: &size})
-	}
-	return errors.Join(w.lab.Node.Do(set), w.lab.Client().Do(set))
+	return w.lab.SetMaxSegmentIPv4(rtnl.BigSegment)
 }
 
 // RR measures round trips through the hostPort for d.

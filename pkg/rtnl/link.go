@@ -38,13 +38,17 @@ type Link struct {
 	PermMAC     net.HardwareAddr // burnt into the hardware; nil for most virtual devices
 	MTU         int
 	TxQLen      int
-	Up          bool // administratively up
-	Promisc     bool // asked for by a process, not by the device's being a bridge port
-	AllMulti    bool
-	Loopback    bool
-	Ethernet    bool
-	Bare        bool // no link header at all: packets begin with the IP header
-	NoRA        bool // IPv6 is on and takes no router advertisements (accept_ra is 0)
+	// MaxSegmentIPv4 is the size in bytes of the largest segment of IPv4 that the link takes from TCP (gso_ipv4_max_size). 0: the kernel
+	// has no such setting, before Linux 6.3.
+	MaxSegmentIPv4 int
+
+	Up       bool // administratively up
+	Promisc  bool // asked for by a process, not by the device's being a bridge port
+	AllMulti bool
+	Loopback bool
+	Ethernet bool
+	Bare     bool // no link header at all: packets begin with the IP header
+	NoRA     bool // IPv6 is on and takes no router advertisements (accept_ra is 0)
 
 	// Sub holds the settings of a link that sits on another one.
 	Sub Sub
@@ -211,6 +215,8 @@ func parseLink(m []byte) (Link, error) {
 			l.MTU = int(u32(v))
 		case unix.IFLA_TXQLEN:
 			l.TxQLen = int(u32(v))
+		case unix.IFLA_GSO_IPV4_MAX_SIZE:
+			l.MaxSegmentIPv4 = int(u32(v))
 		case unix.IFLA_LINK:
 			l.PeerIndex = int(u32(v))
 		case unix.IFLA_LINK_NETNSID:

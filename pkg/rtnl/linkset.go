@@ -144,6 +144,10 @@ func (h *Handle) AddBridge(s BridgeSpec) error {
 	return nil
 }
 
+// BigSegment is the size in bytes of the largest segment that this project sets for BIG TCP: what Cilium sets too. Larger ones save
+// little more, and the kernel collects them in more memory.
+const BigSegment = 192 << 10
+
 // LinkChange is a set of settings; nil fields stay as they are. All that is set goes in one message, which the kernel applies
 // in the order MAC, MTU, name-independent flags, so it is not a transaction: after an error some may have been applied.
 type LinkChange struct {

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/vishvananda/netlink"
 )
 
 // Run executes a program with the calling thread's namespaces and returns its
@@ -94,6 +96,24 @@ func (n *NS) AwaitIPv6(devs ...string) error {
 		}
 		return nil
 	})
+}
+
+// SetMaxSegmentIPv4 has both ends of each uplink take segments of TCP over IPv4 of that many bytes (BIG TCP, Linux 6.3).
+func (l *Lab) SetMaxSegmentIPv4(size int) error {
+	set := func(dev string) func() error {
+		return func() error {
+			link, err := netlink.LinkByName(dev)
+			if err != nil {
+				return err
+			}
+			return errors.Join(netlink.LinkSetGSOIPv4MaxSize(link, size), netlink.LinkSetGROIPv4MaxSize(link, size))
+		}
+	}
+	var errs []error
+	for _, c := range l.Clients {
+		errs = append(errs, l.Node.Do(set(c.Uplink.Name)), c.Do(set("eth0")))
+	}
+	return errors.Join(errs...)
 }
 
 // awaitIPv6 waits until the kernel has taken dev's IPv6 addresses, the

@@ -97,7 +97,7 @@ func (t *attach) makeVeth(context.Context) error {
 	}
 	veth.NoRA(t.args.Log, t.hostEnd)
 	t.noLinkLocal()
-	return t.SetBigTCP(t.Host, t.Pod, t.hostEnd, t.podEnd)
+	return t.SetBigTCP(t.Host, t.Pod, t.args.Log, t.hostEnd, t.podEnd)
 }
 
 // noLinkLocal spares the host veth the link-local address that the kernel would

@@ -110,7 +110,7 @@ func (t *attach) makeVeth(context.Context) error {
 		return err
 	}
 	veth.NoRA(t.args.Log, t.hostEnd)
-	return t.SetBigTCP(t.Host, t.Pod, t.hostEnd, t.podEnd)
+	return t.SetBigTCP(t.Host, t.Pod, t.args.Log, t.hostEnd, t.podEnd)
 }
 
 // allocate asks the IPAM plugin and plans what follows from its answer.

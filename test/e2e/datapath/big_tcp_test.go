@@ -3,11 +3,9 @@
 package datapath
 
 import (
-	"errors"
 	"testing"
 
-	"github.com/vishvananda/netlink"
-
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
@@ -28,7 +26,9 @@ func TestPrivilegedBigTCP(t *testing.T) {
 			rt := w.Runtime(n)
 			web, app := w.AddPod(rt, "web", e2etest.TCP(8080, 80)), w.AddPod(rt, "app")
 			e2etest.BulkServer(t, web, ":80")
-			bigUplinks(t, w)
+			if err := w.SetMaxSegmentIPv4(rtnl.BigSegment); err != nil { // as an administrator would
+				t.Fatal(err)
+			}
 			e2etest.EachFamily(t, func(t *testing.T, fam e2etest.Family) {
 				for _, x := range []struct {
 					name string
@@ -62,22 +62,5 @@ func TestPrivilegedBigTCP(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// bigUplinks has the node's uplink and the client's take such segments too, as an administrator would.
-func bigUplinks(t *testing.T, w *e2etest.World) {
-	t.Helper()
-	for _, at := range []interface{ Do(func() error) error }{w.Node, w.Client()} {
-		err := at.Do(func() error {
-			l, err := netlink.LinkByName("eth0")
-			if err != nil {
-				return err
-			}
-			return errors.Join(netlink.LinkSetGSOIPv4MaxSize(l, 192<<10), netlink.LinkSetGROIPv4MaxSize(l, 192<<10))
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 }

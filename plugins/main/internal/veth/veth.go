@@ -88,17 +88,17 @@ func (r *Recorded) AddPair(host *rtnl.Handle, c PairConf, logger *log.Logger, s 
 	return verr
 }
 
-// bigTCP is the size of the largest segment with BIG TCP, in bytes: what Cilium sets too. Larger ones save little more, and the
-// kernel collects them in more memory.
-const bigTCP = 192 << 10
-
-// SetBigTCP lets TCP of the pod send and receive larger segments of IPv4 than 64 KiB by the pair, if c asks for it. IPv6 stays as it is:
-// docs/adr/0053-big-tcp.md.
-func (c PairConf) SetBigTCP(host, pod *rtnl.Handle, hostEnd, podEnd rtnl.Link) error {
+// SetBigTCP lets TCP of the pod send and receive larger segments of IPv4 than 64 KiB by the pair, if c asks for it and the kernel can.
+// IPv6 stays as it is: docs/adr/0053-big-tcp.md. podEnd is as the kernel described it.
+func (c PairConf) SetBigTCP(host, pod *rtnl.Handle, logger *log.Logger, hostEnd, podEnd rtnl.Link) error {
 	if !c.BigTCP {
 		return nil
 	}
-	size := bigTCP
+	if podEnd.MaxSegmentIPv4 == 0 { // the kernel would ignore the attributes without an error
+		logger.Warn("bigTCP is ignored: the kernel has none for IPv4 (Linux 6.3 or newer)", log.String(log.KeyDevice, podEnd.Name))
+		return nil
+	}
+	size := rtnl.BigSegment
 	change := rtnl.LinkChange{MaxSegmentIPv4: &size}
 	return cnierr.Wrap(cnierr.CodeKernel, errors.Join(host.SetLink(hostEnd.Index, change), pod.SetLink(podEnd.Index, change)), "set bigTCP")
 }
