@@ -45,8 +45,10 @@ func (realNode) Leftovers(ctx context.Context) (orphans.Report, error) {
 	case !errors.Is(err, loader.ErrNotLoaded):
 		return orphans.Report{}, err
 	}
-	inventory, err := orphans.Scan(ctx, maps, doctor.Tables(conf), attachments.Open(attachments.DefaultDir), orphans.DefaultPlaces())
-	return orphans.Find(inventory), err
+	_, report, err := orphans.Search(func() (*orphans.Inventory, error) {
+		return orphans.Scan(ctx, maps, doctor.Tables(conf), attachments.Open(attachments.DefaultDir), orphans.DefaultPlaces())
+	})
+	return report, err
 }
 
 func (realNode) Cleanup(ctx context.Context, items []orphans.Item) error {

@@ -77,9 +77,11 @@ func (f *Facts) datapath(ctx context.Context) {
 	case !errors.Is(err, loader.ErrNotLoaded):
 		f.note("the datapath", err)
 	}
-	inventory, err := orphans.Scan(ctx, known, tables, dir, orphans.DefaultPlaces())
+	inventory, left, err := orphans.Search(func() (*orphans.Inventory, error) {
+		return orphans.Scan(ctx, known, tables, dir, orphans.DefaultPlaces())
+	})
 	f.note("what is left of pods", err)
-	f.Records, f.Leftovers, f.RuleSets = inventory.Records, orphans.Find(inventory), inventory.Traces
+	f.Records, f.Leftovers, f.RuleSets = inventory.Records, left, inventory.Traces
 	f.rulesAgain(ctx, tables, dir)
 	for _, l := range inventory.Links {
 		f.Links[l.Index] = l.Name

@@ -5,6 +5,7 @@ package orphans
 import (
 	"crypto/sha512"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -30,7 +31,24 @@ type Inventory struct {
 	RateLimits []loader.RateLimitStatus
 }
 
-// Find looks for leftovers in a inventory. The order is that of removal: a record
+// Search scans the node, and says what is left. If something is, it scans again, and reports what it finds both times: a DEL that ends
+// between the looks at the maps and at the records seems to have left its device. The inventory is that of the last scan.
+// The error names what could not be looked at.
+func Search(scan func() (*Inventory, error)) (*Inventory, Report, error) {
+	inventory, err := scan()
+	first := Find(inventory)
+	if len(first.Items) == 0 {
+		return inventory, first, err
+	}
+	again, scanErr := scan()
+	report := Find(again)
+	report.Items = slices.DeleteFunc(report.Items, func(i Item) bool {
+		return !slices.ContainsFunc(first.Items, func(f Item) bool { return f.Kind == i.Kind && f.What == i.What })
+	})
+	return again, report, errors.Join(err, scanErr)
+}
+
+// Find looks for leftovers in an inventory. The order is that of removal: a record
 // goes last, since it is what DEL and GC work from.
 func Find(s *Inventory) Report {
 	r := Report{Items: []Item{}, Known: s.Known.Looked}

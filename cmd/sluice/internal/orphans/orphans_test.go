@@ -4,9 +4,11 @@ package orphans
 
 import (
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -144,6 +146,40 @@ func TestFindEntries(t *testing.T) {
 		items := findEntries(&tt.inventory)
 		if len(items) != tt.items || tt.items > 0 && items[0].Removable != tt.sweep {
 			t.Errorf("%s: %+v", tt.name, items)
+		}
+	}
+}
+
+// A DEL that ends between the looks at maps and records is no leftover, and neither is one in each of two scans.
+func TestSearchAgain(t *testing.T) {
+	of := func(owners ...uint64) *Inventory {
+		s := &Inventory{Known: Known{Namespaces: 1}}
+		for _, o := range owners {
+			s.Endpoints = append(s.Endpoints, loader.EndpointStatus{Owner: o, Addrs: []netip.Prefix{netip.PrefixFrom(addr, 16)}})
+		}
+		return s
+	}
+	blind := errors.New("the maps cannot be read")
+	for name, tt := range map[string]struct {
+		scans []*Inventory
+		left  []uint64
+	}{
+		"nothing":      {[]*Inventory{of()}, nil},
+		"a DEL":        {[]*Inventory{of(1), of()}, nil},
+		"two DELs":     {[]*Inventory{of(1), of(2)}, nil},
+		"one leftover": {[]*Inventory{of(1, 2), of(2, 3)}, []uint64{2}},
+	} {
+		n := 0
+		inventory, r, err := Search(func() (*Inventory, error) {
+			n++
+			return tt.scans[n-1], blind
+		})
+		var left []uint64
+		for _, i := range r.Items {
+			left = append(left, i.owner)
+		}
+		if n != len(tt.scans) || inventory != tt.scans[n-1] || !slices.Equal(left, tt.left) || !errors.Is(err, blind) {
+			t.Errorf("%s: %d scans, left %v, %v", name, n, left, err)
 		}
 	}
 }

@@ -149,14 +149,14 @@ func Redirected(h *rtnl.Handle, links []rtnl.Link) (map[int]bool, error) {
 	return used, nil
 }
 
-// Maps is what a inventory takes from the loader.
+// Maps is what an inventory takes from the loader.
 type Maps interface {
 	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
 	HostPorts(ctx context.Context) ([]hostport.Entry, error)
 	RateLimits(ctx context.Context) ([]loader.RateLimitStatus, error)
 }
 
-// See looks at the node of the calling thread. dp may be nil. The error names
+// Scan looks at the node of the calling thread. dp may be nil. The error names
 // what could not be looked at; the inventory holds the rest.
 func Scan(ctx context.Context, dp Maps, tables *choice.Node, records *attachments.Dir, p Places) (*Inventory, error) {
 	s := &Inventory{}
