@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/hostports"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/status"
+	"github.com/sluice-cni/sluice/loader/loadapi"
 )
 
 // Callers tell errors apart by these.
@@ -19,6 +20,8 @@ var (
 	ErrNotLoaded = pintree.ErrNotLoaded
 	// ErrIncompatible says that the pinned maps have another layout than this build's programs need.
 	ErrIncompatible = pintree.ErrIncompatible
+	// ErrOtherRelease says that the helper beside this program is of another release, as while files are replaced.
+	ErrOtherRelease = loadapi.ErrOtherRelease
 	// ErrFull says that a map has no room for another entry.
 	ErrFull = pintree.ErrFull
 	// ErrTooManyHostPorts says that one attachment wants more hostPorts than hostPortsPerAttachment of the node configuration.

@@ -30,8 +30,8 @@ func ensurePath() {
 	}
 }
 
-// run is the process under the given name; it returns the exit status.
-func run(name string) int {
+// run is the process under the given name; it returns the exit status. restart is told of errors of verbs.
+func run(name string, restart func(err error, config []byte)) int {
 	if os.Getenv("CNI_COMMAND") == "VERSION" {
 		// Usually answered before main; not where /proc is missing.
 		if a := fastversion.Answer(name); a != "" {
@@ -42,7 +42,7 @@ func run(name string) int {
 	p := plugin(name)
 	switch {
 	case p != nil:
-		return p.Main(cniskel.Options{Log: newLog, Observe: verbtimes.Of(name)})
+		return p.Main(cniskel.Options{Log: newLog, Observe: verbtimes.Of(name), Restart: restart})
 	case name == install.Multicall && os.Getenv("CNI_COMMAND") == "":
 		usage(os.Stderr)
 		return 0

@@ -14,6 +14,7 @@ import (
 
 func main() {
 	ensurePath()
+	started := os.Args
 	os.Args = install.PluginArgs(os.Args)
-	os.Exit(run(filepath.Base(os.Args[0])))
+	os.Exit(run(filepath.Base(os.Args[0]), restarter(started)))
 }

@@ -58,7 +58,7 @@ var read = map[string]readObject{
 func (InProcess) Pin(_ context.Context, o loadapi.LoadRequest) (loadapi.LoadResult, error) {
 	var done loadapi.LoadResult
 	if o.Build != bpfgen.Build {
-		return done, fmt.Errorf("programs of build %.12s are asked for, and this program has those of %.12s: install both of one release", o.Build, bpfgen.Build)
+		return done, fmt.Errorf("programs of build %.12s are asked for, and this program has those of %.12s: %w", o.Build, bpfgen.Build, loadapi.ErrOtherRelease)
 	}
 	raiseMemlock()
 	maps := make(shared)

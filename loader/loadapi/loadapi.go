@@ -14,6 +14,8 @@ import (
 )
 
 var (
+	// ErrOtherRelease says that two of our programs are not of one release. While files are replaced that passes.
+	ErrOtherRelease = errors.New("install both of one release")
 	// ErrRefused is the kernel's word on a program, not a mishap on the way.
 	ErrRefused = errors.New("the kernel refuses a program")
 	// ErrIncompatible says that the pinned maps have another layout than this build's programs need.

@@ -11,7 +11,7 @@ import (
 )
 
 // kinds are the errors that callers tell apart.
-var kinds = helperproc.ErrorCodes{"refused": ErrRefused, "incompatible": ErrIncompatible}
+var kinds = helperproc.ErrorCodes{"refused": ErrRefused, "incompatible": ErrIncompatible, "other-release": ErrOtherRelease}
 
 // Names of the jobs.
 const (

@@ -62,6 +62,9 @@ type Options struct {
 	// Observe is told of each verb of this process when it has ended: how long it took since the process began to work on it, and the CNI
 	// error code, 0 without an error. Calls that name no verb of the plugin are not told. It may be nil.
 	Observe func(verb string, code uint, took time.Duration)
+	// Restart is told the error of a verb that has undone what it did, before it is printed, and the configuration. It may execute another
+	// program in place of this one, with that configuration on its standard input. It may be nil.
+	Restart func(err error, config []byte)
 }
 
 // AddDeadline is how long an ADD may take: less than the four minutes after which
@@ -184,6 +187,9 @@ func (r *run) do(command string, v verb, c *CmdArgs) *types.Error {
 	defer listen(cancel)()
 	a := &Args{CmdArgs: *c, Log: r.logger(command, c)}
 	err := protect(a.Log, r.plugin.Name+" "+command, func() error { return v.f(ctx, a) })
+	if err != nil && r.options.Restart != nil {
+		r.options.Restart(err, c.StdinData.Bytes())
+	}
 	if err == nil {
 		err = guard
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/sluice-cni/sluice/pkg/install"
@@ -86,8 +87,13 @@ func (s *Set) compile(extra []string) error {
 	if err != nil {
 		return err
 	}
-	args := append([]string{"build", "-o", s.Dir + "/"}, BuildFlags()...)
-	for _, name := range append(Programs(), extra...) {
+	return build(root, s.Dir, append(Programs(), extra...))
+}
+
+// build builds programs of the module at root into dir.
+func build(root, dir string, programs []string, flags ...string) error {
+	args := slices.Concat([]string{"build", "-o", dir + "/"}, BuildFlags(), flags)
+	for _, name := range programs {
 		args = append(args, "./cmd/"+name)
 	}
 	cmd := exec.Command("go", args...)

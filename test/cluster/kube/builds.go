@@ -4,16 +4,15 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"github.com/sluice-cni/sluice/pkg/test/ociimage"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // BuildBefore builds the programs of another build of Sluice and gives them to every node, in the folder Before: those of a revision of the
@@ -31,7 +30,7 @@ func (c *Cluster) BuildBefore(ctx context.Context, revision string) (err error) 
 	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace", "-ldflags", "-s -w -X github.com/sluice-cni/sluice/pkg/version.build=before", "-o", temp + "/"}
 	if revision == "" {
-		overlay, err := otherPrograms(root, temp)
+		overlay, err := testbin.OtherRelease(root, temp)
 		if err != nil {
 			return err
 		}
@@ -53,30 +52,6 @@ func (c *Cluster) BuildBefore(ctx context.Context, revision string) (err error) 
 		return err
 	}
 	return c.give(Before, temp, programs())
-}
-
-// digest is the name of a set of datapath programs in pkg/bpfgen.
-var digest = regexp.MustCompile(`"[0-9a-f]{64}"`)
-
-// otherPrograms returns an overlay for the go command: in it, the datapath programs are another set.
-func otherPrograms(root, dir string) (string, error) {
-	path := filepath.Join(root, "pkg", "bpfgen", "build_bpfel.go")
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	if len(digest.FindAll(text, -1)) != 1 {
-		return "", fmt.Errorf("%s has no digest", path)
-	}
-	changed, overlay := filepath.Join(dir, "build.go"), filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(changed, digest.ReplaceAll(text, []byte(`"`+strings.Repeat("0", 64)+`"`)), 0o600); err != nil {
-		return "", err
-	}
-	list, err := json.Marshal(map[string]any{"Replace": map[string]string{path: changed}})
-	if err != nil {
-		return "", err
-	}
-	return overlay, os.WriteFile(overlay, list, 0o600)
 }
 
 // output runs a program of the real machine in a folder and returns what it prints.

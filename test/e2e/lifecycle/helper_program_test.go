@@ -3,14 +3,17 @@
 package lifecycle
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // installPrograms makes a directory of the programs whose names are given, as by who packages by hand.
@@ -45,6 +48,45 @@ func TestPrivilegedWithoutHelper(t *testing.T) {
 		t.Fatal(err)
 	}
 	app := w.AddPod(rt, "app", e2etest.TCP(8081, 80))
+	e2etest.Serve(t, app, "app", ":80")
+	for _, fam := range e2etest.Families() {
+		if got := e2etest.Ask(t, w.Client(), "tcp"+fam.Suffix, e2etest.At(fam.Node(w.Client()), 8081)); got.Server != "app" {
+			t.Errorf("IPv%s: the client reached %q", fam.Suffix, got.Server)
+		}
+	}
+}
+
+// While an upgrade replaces the files one after the other, a plugin that has started meets the helper of the next release. It begins
+// again, and the ADD succeeds once its own file is the next release's too. If that does not happen, the error says what is wrong.
+func TestPrivilegedUpgradeDuringAdd(t *testing.T) {
+	t.Parallel()
+	w := e2etest.NewWorld(t)
+	plugins := []string{"bridge", "portmap", "firewall", "bandwidth", "host-local"}
+	dir, old := installPrograms(t, install.Helper), t.TempDir()
+	if err := testbin.BuildOtherRelease(old, install.Multicall); err != nil {
+		t.Fatal(err)
+	}
+	lay := func(from string) (errs error) {
+		for _, name := range plugins {
+			errs = errors.Join(errs, e2etest.InstallFile(from, filepath.Join(dir, name)))
+		}
+		return errs
+	}
+	if err := lay(filepath.Join(old, install.Multicall)); err != nil {
+		t.Fatal(err)
+	}
+	rt := w.RuntimeFrom(e2etest.Net0(), dir)
+	late := w.NewPod(rt, "late", e2etest.TCP(8080, 80))
+	if err := late.TryAdd(); err == nil || !strings.Contains(err.Error(), "install both of one release") {
+		t.Fatalf("ADD between two releases: %v", err)
+	}
+	late.MustDel()
+	laid := make(chan error, 1)
+	time.AfterFunc(netlab.Patient(300*time.Millisecond), func() { laid <- lay(e2etest.Programs.Path(install.Multicall)) })
+	app := w.AddPod(rt, "app", e2etest.TCP(8081, 80))
+	if err := <-laid; err != nil {
+		t.Fatal(err)
+	}
 	e2etest.Serve(t, app, "app", ":80")
 	for _, fam := range e2etest.Families() {
 		if got := e2etest.Ask(t, w.Client(), "tcp"+fam.Suffix, e2etest.At(fam.Node(w.Client()), 8081)); got.Server != "app" {
