@@ -87,7 +87,7 @@ several flags must all match. -o jsonpb has the messages of Hubble's API.`,
 	return c
 }
 
-var verdicts = []string{flowevent.VerdictForwarded, flowevent.VerdictDropped, flowevent.VerdictTranslated}
+var verdicts = []string{flowevent.VerdictForwarded, flowevent.VerdictDropped}
 
 // check decodes what the flags say, and refuses what nothing can match.
 func (f *observeFlags) check(c *cobra.Command) error {

@@ -106,7 +106,7 @@ func TestPrivilegedObserve(t *testing.T) {
 	ask(t, before)
 	events := observeOf(t, l.Node, "--all", "--pod", "10.1.0.2")
 	e := await(t, events, nothing, of(before, flowevent.Existing))
-	if e.Verdict != flowevent.VerdictTranslated || e.Direction != flowevent.Ingress || e.Proto != "tcp" || e.Destination != netip.MustParseAddrPort("10.1.0.2:80") ||
+	if e.Verdict != flowevent.VerdictForwarded || e.Direction != flowevent.Ingress || e.Proto != "tcp" || e.Destination != netip.MustParseAddrPort("10.1.0.2:80") ||
 		e.Outside != netip.MustParseAddrPort("192.0.2.1:8080") || e.Kind != "hostport" || e.Pod == nil || e.Pod.ContainerID != webRef.ContainerID || e.RxPackets == 0 {
 		t.Errorf("%+v", e)
 	}

@@ -33,8 +33,7 @@ func TestObserveFilters(t *testing.T) {
 		"--port 443 --port 53":                    2,
 		"--protocol tcp":                          2,
 		"--protocol TCP,17":                       2,
-		"--verdict translated":                    3,
-		"--verdict forwarded":                     0,
+		"--verdict forwarded":                     3,
 		"--verdict dropped":                       0,
 		"--drop-reason spoofed-ip":                0,
 		"--protocol tcp --ip 198.51.100.7":        1,
@@ -67,7 +66,7 @@ func TestObserveFilters(t *testing.T) {
 // The line for people has both ends, the translation, the pod, and how the connection is.
 func TestObserveText(t *testing.T) {
 	out, _, _ := runTool(t, newFakeNode(), 0, "observe", "--port", "8080")
-	want := "  existing  translated  tcp 198.51.100.7:51234 > 10.1.0.2:80 as 192.0.2.1:8080, pod dbnet/3f1c9a7be0d2/eth0: established, fast, 16k packets, 22M bytes\n"
+	want := "  existing  forwarded  tcp 198.51.100.7:51234 > 10.1.0.2:80 as 192.0.2.1:8080, pod dbnet/3f1c9a7be0d2/eth0: established, fast, 16k packets, 22M bytes\n"
 	if _, got, ok := strings.Cut(out, "."); !ok || got[3:] != want {
 		t.Errorf("%q, want %q", out, want)
 	}
@@ -105,7 +104,7 @@ func TestObserveFollow(t *testing.T) {
 
 func TestObserveRefuses(t *testing.T) {
 	for args, want := range map[string]string{
-		"--verdict nonsense": `--verdict "nonsense": must be forwarded, dropped or translated`, "--drop-reason none": `--drop-reason "none"`, "--ip 1.2.3": `--ip "1.2.3"`,
+		"--verdict nonsense": `--verdict "nonsense": must be forwarded or dropped`, "--drop-reason none": `--drop-reason "none"`, "--ip 1.2.3": `--ip "1.2.3"`,
 		"--ip fe80::1%eth0": "without its zone", "--port 0": "--port 0", "--port 70000": "--port 70000", "--protocol tpc": `--protocol "tpc"`,
 		"-o table": `--output "table"`, "--pod fe80::1%eth0": "without its zone", "--pod a,,b": `--pod ""`,
 	} {

@@ -23,9 +23,8 @@ const (
 
 // Verdicts.
 const (
-	VerdictForwarded  = "forwarded"
-	VerdictDropped    = "dropped"
-	VerdictTranslated = "translated" // forwarded, with another address on the other side of the node
+	VerdictForwarded = "forwarded"
+	VerdictDropped   = "dropped"
 )
 
 // How connections end.

@@ -81,8 +81,6 @@ func verdict(f *flow.Flow, e *flowevent.Event) {
 	switch e.Verdict {
 	case flowevent.VerdictForwarded:
 		f.Verdict = flow.Verdict_FORWARDED
-	case flowevent.VerdictTranslated:
-		f.Verdict = flow.Verdict_TRANSLATED
 	case flowevent.VerdictDropped:
 		f.Verdict, f.DropReasonDesc = flow.Verdict_DROPPED, Reason(e.Reason)
 		f.TraceReason, f.TraceObservationPoint = flow.TraceReason_TRACE_REASON_UNKNOWN, flow.TraceObservationPoint_UNKNOWN_POINT

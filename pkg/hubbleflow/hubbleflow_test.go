@@ -24,13 +24,13 @@ func port(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 func TestConnection(t *testing.T) {
 	t.Parallel()
 	e := &flowevent.Event{
-		Time: at, Event: flowevent.New, Verdict: flowevent.VerdictTranslated, Direction: flowevent.Egress, Proto: "tcp", Kind: "masquerade",
+		Time: at, Event: flowevent.New, Verdict: flowevent.VerdictForwarded, Direction: flowevent.Egress, Proto: "tcp", Kind: "masquerade",
 		Source: port("10.1.0.2:4000"), Destination: port("192.0.2.7:443"), Outside: port("192.0.2.1:61001"), State: "new",
 		Pod: &flowevent.Pod{ContainerID: "3f", Namespace: "default", Name: "web-0"},
 	}
 	f := Flow(e, "node-a", nil)
 	tcp := f.GetL4().GetTCP()
-	if f.GetVerdict() != flow.Verdict_TRANSLATED || f.GetIP().GetSource() != "10.1.0.2" || f.GetIP().GetSourceXlated() != "192.0.2.1" || f.GetIP().GetIpVersion() != flow.IPVersion_IPv4 ||
+	if f.GetVerdict() != flow.Verdict_FORWARDED || f.GetIP().GetSource() != "10.1.0.2" || f.GetIP().GetSourceXlated() != "192.0.2.1" || f.GetIP().GetIpVersion() != flow.IPVersion_IPv4 ||
 		tcp.GetSourcePort() != 4000 || tcp.GetDestinationPort() != 443 || !tcp.GetFlags().GetSYN() || f.GetSource().GetPodName() != "web-0" || f.GetSource().GetNamespace() != "default" ||
 		f.GetDestination().GetPodName() != "" || f.GetTrafficDirection() != flow.TrafficDirection_EGRESS || f.GetTraceReason() != flow.TraceReason_NEW ||
 		f.GetEventType().GetType() != typeTrace || f.GetNodeName() != "node-a" || f.GetIsReply().GetValue() || f.GetSummary() != "new, new, masquerade as 192.0.2.1:61001, 0 packets, 0 bytes" { //nolint:staticcheck // what clients show

@@ -145,7 +145,7 @@ func (o *observed) talk() *e2etest.Talk {
 // isCart says what is wrong with the flow of a client's connection to the pod.
 func isCart(l hubbleLine) error {
 	d := l.Flow.Destination
-	if l.Flow.Verdict != "TRANSLATED" || d.Namespace != "shop" || d.PodName != "cart-5f8-x2" || !slices.Contains(d.Labels, "k8s:app=cart") ||
+	if l.Flow.Verdict != "FORWARDED" || d.Namespace != "shop" || d.PodName != "cart-5f8-x2" || !slices.Contains(d.Labels, "k8s:app=cart") ||
 		len(d.Workloads) != 1 || d.Workloads[0].Kind != "Deployment" || d.Workloads[0].Name != "cart" || !slices.Contains(l.Flow.Source.Labels, "reserved:world") || l.Flow.NodeName != self {
 		return fmt.Errorf("%+v", l)
 	}
@@ -178,7 +178,7 @@ func TestPrivilegedHubble(t *testing.T) {
 		t.Error(err)
 	}
 	for filter, want := range map[string]bool{
-		"--pod shop/cart": true, "--pod shop/web": false, "--to-port 80": true, "--from-port 80": false, "--verdict TRANSLATED": true, "--verdict DROPPED": false, "--protocol tcp": true,
+		"--pod shop/cart": true, "--pod shop/web": false, "--to-port 80": true, "--from-port 80": false, "--verdict FORWARDED": true, "--verdict DROPPED": false, "--protocol tcp": true,
 		"--to-label app=cart": true, "--to-label app=web": false, "--namespace shop": true, "--to-workload cart": true, "--ip 192.0.2.2": true, "--not --ip 192.0.2.2": false,
 		"--node-name node-*": true, "--traffic-direction ingress": true, "--traffic-direction egress": false,
 	} {

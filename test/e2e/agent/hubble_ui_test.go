@@ -219,7 +219,7 @@ func TestPrivilegedHubbleUI(t *testing.T) {
 		t.Errorf("%v, %v", nodes, err)
 	}
 	p.look(t, pageRequest("shop", nil))
-	p.await(t, "world > shop/cart:80", flow.Verdict_TRANSLATED)
+	p.await(t, "world > shop/cart:80", flow.Verdict_FORWARDED)
 	p.await(t, "front/web > shop/cart:80", flow.Verdict_FORWARDED)
 	p.await(t, "front/web > Service shop/cart:80", flow.Verdict_FORWARDED)
 	udp, err := e2etest.Dial(web, "udp4", "", e2etest.At(vip, 80))
@@ -232,7 +232,7 @@ func TestPrivilegedHubbleUI(t *testing.T) {
 
 	click := o.newPage()
 	click.look(t, pageRequest("front", func(f *flow.FlowFilter) { f.DestinationIdentity = []uint32{2} })) // the world's card
-	click.await(t, "front/web > world:443", flow.Verdict_TRANSLATED)
+	click.await(t, "front/web > world:443", flow.Verdict_FORWARDED)
 
 	if c, err := e2etest.DialWithin(time.Second, worker, "tcp4", "", e2etest.At(o.pod.IP4, 80)); err == nil {
 		_ = c.Close()

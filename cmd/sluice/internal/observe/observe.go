@@ -203,14 +203,11 @@ func (x *observer) walk(ctx context.Context, f func(*loader.Flow, change)) error
 func (x *observer) connection(f *loader.Flow, what string) flowevent.Event {
 	e := flowevent.Event{
 		Event: what, Verdict: flowevent.VerdictForwarded, Direction: flowevent.Ingress, Proto: flowevent.Protocol(f.Proto),
-		Source: f.Remote, Destination: f.Pod, State: f.State, Kind: f.Kind, Fast: f.Fast,
+		Source: f.Remote, Destination: f.Pod, Outside: f.Outside, State: f.State, Kind: f.Kind, Fast: f.Fast,
 		RxPackets: f.RxPackets, RxBytes: f.RxBytes, TxPackets: f.TxPackets, TxBytes: f.TxBytes,
 	}
 	if f.ByPod() {
 		e.Direction, e.Source, e.Destination = flowevent.Egress, f.Pod, f.Remote
-	}
-	if f.Outside.IsValid() {
-		e.Verdict, e.Outside = flowevent.VerdictTranslated, f.Outside
 	}
 	if x.Pod != nil && f.Owner != 0 {
 		e.Pod = x.Pod(f.Owner)
