@@ -53,8 +53,8 @@ func ipamNode(t *testing.T, s *kubetest.Server, node string) *kubernetes.Clients
 	return client
 }
 
-func patchPool(ctx context.Context, c *kubernetes.Clientset, ops string) error {
-	return c.CoreV1().RESTClient().Patch(types.JSONPatchType).AbsPath(pools + "/10.0.0.0-24").Body([]byte("[" + ops + "]")).Do(ctx).Error()
+func patchPool(ctx context.Context, c *kubernetes.Clientset, name, ops string) error {
+	return c.CoreV1().RESTClient().Patch(types.JSONPatchType).AbsPath(pools + "/" + name).Body([]byte("[" + ops + "]")).Do(ctx).Error()
 }
 
 // The objects of cluster-wide addresses are taken as they are. A node takes addresses in its own name only, and the agent of a node gets
@@ -85,7 +85,7 @@ func TestPrivilegedIPAMManifests(t *testing.T) {
 	}
 	// The API server needs a moment to compile a new policy.
 	other := entry("1", "sluice/n2/m.b.x", "")
-	for end := time.Now().Add(netlab.Patient(30 * time.Second)); !apierrors.IsForbidden(patchPool(t.Context(), node, other)); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(netlab.Patient(30 * time.Second)); !apierrors.IsForbidden(patchPool(t.Context(), node, "10.0.0.0-24", other)); time.Sleep(100 * time.Millisecond) {
 		s.KubectlWith(pool, "apply", "-n", "kube-system", "-f", "-")
 		if time.Now().After(end) {
 			t.Fatal("the policy is not in force")
@@ -98,7 +98,7 @@ func TestPrivilegedIPAMManifests(t *testing.T) {
 		entry("4", "sluice-held/x/pod/ns/web-1/net1", ""),
 		`{"op":"remove","path":"/spec/allocations/2"}`,
 	} {
-		if err := patchPool(t.Context(), node, ops); err != nil {
+		if err := patchPool(t.Context(), node, "10.0.0.0-24", ops); err != nil {
 			t.Errorf("%s: %v", ops, err)
 		}
 	}
@@ -110,11 +110,11 @@ func TestPrivilegedIPAMManifests(t *testing.T) {
 		"the range":            `{"op":"replace","path":"/spec/range","value":"10.0.0.0/8"}`,
 		"an annotation":        `{"op":"add","path":"/metadata/annotations","value":{"a":"b"}}`,
 	} {
-		if err := patchPool(t.Context(), node, ops); !apierrors.IsForbidden(err) {
+		if err := patchPool(t.Context(), node, "10.0.0.0-24", ops); !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := patchPool(t.Context(), ipamNode(t, s, ""), entry("6", "sluice/n1/m.b.x", "")); !apierrors.IsForbidden(err) {
+	if err := patchPool(t.Context(), ipamNode(t, s, ""), "10.0.0.0-24", entry("6", "sluice/n1/m.b.x", "")); !apierrors.IsForbidden(err) {
 		t.Errorf("a token without a node: %v", err)
 	}
 	for what, err := range map[string]error{
@@ -127,6 +127,23 @@ func TestPrivilegedIPAMManifests(t *testing.T) {
 	} {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v", what, err)
+		}
+	}
+	// The policy looks at each entry, and what it may compute is limited.
+	var many []string
+	for i := range 10_000 {
+		many = append(many, fmt.Sprintf(`"%d":{"id":"sluice/node-with-a-name-%d/0123456789ab.0123456789ab.0123456789ab","podref":""}`, i+1, i%50))
+	}
+	large := `{"apiVersion":"whereabouts.cni.cncf.io/v1alpha1","kind":"IPPool","metadata":{"name":"10.1.0.0-16"},"spec":{"range":"10.1.0.0/16","allocations":{` + strings.Join(many, ",") + `}}}`
+	if err := s.Client().CoreV1().RESTClient().Post().AbsPath(pools).Body([]byte(large)).SetHeader("Content-Type", "application/json").Do(t.Context()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	for name, ops := range map[string]string{"its own": entry("20000", "sluice/n1/m.b.x", ""), "another node's": entry("20001", "sluice/n2/m.b.x", "")} {
+		began := time.Now()
+		err := patchPool(t.Context(), node, "10.1.0.0-16", ops)
+		t.Logf("%s entry in a pool of %d: %v", name, len(many), time.Since(began))
+		if ok := name == "its own"; ok && err != nil || !ok && !apierrors.IsForbidden(err) {
+			t.Errorf("%s entry in a pool of %d: %v", name, len(many), err)
 		}
 	}
 	if err := tokenOf(t, s, "n1", "n1"); err != nil {

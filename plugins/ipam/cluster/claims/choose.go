@@ -57,7 +57,11 @@ func (c *Claimer) choose(q *Request, v *view, self string) (offsets []uint64, sc
 	free := size - min(v.used, size)
 	nodes := maps.Clone(v.nodes)
 	nodes[pool.NodeID{Node: self, Machine: c.Node.Machine}.Key()] = true
-	n := int(min(uint64(max(q.BlockSize, q.burst)), max(1, free/uint64(2*max(fewNodes, len(nodes))))))
+	parts := 2 * max(fewNodes, len(nodes))
+	if c.turn(q.Pool) > 0 { // a change is dearer than addresses that lie idle
+		parts /= 2
+	}
+	n := int(min(uint64(max(q.BlockSize, q.burst)), max(1, free/uint64(parts))))
 	scarce = n < (q.BlockSize+1)/2
 	offsets = c.share(q, v, self, n)
 	if len(offsets) == 0 {

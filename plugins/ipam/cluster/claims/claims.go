@@ -205,10 +205,15 @@ func (c *Claimer) have(ctx context.Context, q *Request) (bool, error) {
 	return len(f.Spare(&q.Range)) > 0, nil
 }
 
-// change changes a pool.
-func (c *Claimer) change(ctx context.Context, name string, change pool.Change) error {
-	_, err := c.Store.Change(ctx, name, change)
-	return err
+// change changes a pool, and returns it as it is then.
+func (c *Claimer) change(ctx context.Context, name string, change pool.Change) (*pool.Object, error) {
+	if err := c.awaitTurn(ctx, name); err != nil {
+		return nil, err
+	}
+	begin := c.now()
+	o, err := c.Store.Change(ctx, name, change)
+	c.noteTurn(name, c.now().Sub(begin))
+	return o, err
 }
 
 // read returns the pool, which it makes if there is none, and its allocations.
@@ -231,7 +236,7 @@ func (c *Claimer) read(ctx context.Context, q *Request) (*pool.Object, map[uint6
 
 // readAll is read, and looks at the pools that overlap too, unless the node knows that there are none.
 func (c *Claimer) readAll(ctx context.Context, q *Request) (map[uint64]pool.Entry, error) {
-	if !c.alone(q, c.recall(q).UID) {
+	if !c.alone(q, c.recall(q.Pool).UID) {
 		own, others, err := c.look(ctx, q)
 		if err != nil {
 			return nil, err
@@ -355,12 +360,12 @@ func (c *Claimer) pick(ctx context.Context, q *Request, taken map[uint64]pool.En
 		}
 	}
 	if full.Wanted == "" {
-		m := c.recall(q)
+		m := c.recall(q.Pool)
 		if c.within(m.LookedForDead, deadPause) {
 			return nil, scarce, err
 		}
 		m.LookedForDead = c.now()
-		c.keepMind(q, &m)
+		c.keepMind(q.Pool, &m)
 	}
 	freed, derr := c.freeDead(ctx, q, taken, full.Wanted != "")
 	if derr != nil {
@@ -375,7 +380,7 @@ func (c *Claimer) pick(ctx context.Context, q *Request, taken map[uint64]pool.En
 // request asks for what stands under Trying with that ID, and confirms it. What the store says of the pool is newer than what
 // the node has seen of it, so the file is compared with it.
 func (c *Claimer) request(ctx context.Context, q *Request, id string, change pool.Change) error {
-	o, err := c.Store.Change(ctx, q.Pool, change)
+	o, err := c.change(ctx, q.Pool, change)
 	if errors.Is(err, ErrConflict) { // certainly not there
 		return errors.Join(err, c.jot(ctx, q, func(s *blocks.State) { s.Trying = without(s.Trying, id) }))
 	}

@@ -97,12 +97,12 @@ func (c *Claimer) overlaps(ctx context.Context, q *Request, list []pool.Object, 
 	}
 	if object != nil {
 		c.remember(q, object, own)
-		m := c.recall(q)
+		m := c.recall(q.Pool)
 		m.Alone = time.Time{}
 		if len(others) == 0 {
 			m.Alone = began
 		}
-		c.keepMind(q, &m)
+		c.keepMind(q.Pool, &m)
 	}
 	return own, others, nil
 }
@@ -173,7 +173,7 @@ func (c *Claimer) mirror(ctx context.Context, q *Request, own map[uint64]pool.En
 			}
 		}
 		if !change.Empty() {
-			if err := c.change(ctx, o.name, change); err != nil {
+			if _, err := c.change(ctx, o.name, change); err != nil {
 				return nil, err
 			}
 		}
@@ -257,7 +257,7 @@ func (c *Claimer) settle(ctx context.Context, q *Request, own map[uint64]pool.En
 // sweep removes mirrors of this node whose claim is gone: the request that entered them came late. The list is read
 // before the files, and a claim stands in its file before its mirrors are asked for.
 func (c *Claimer) sweep(ctx context.Context, q *Request, node string) error {
-	if m := c.recall(q); !q.Overlapping || c.alone(q, m.UID) {
+	if m := c.recall(q.Pool); !q.Overlapping || c.alone(q, m.UID) {
 		return nil
 	}
 	began := c.now()
@@ -294,7 +294,7 @@ func (c *Claimer) sweep(ctx context.Context, q *Request, node string) error {
 		if change.Empty() {
 			continue
 		}
-		if err := c.change(ctx, o.Name, change); err != nil && !errors.Is(err, ErrConflict) {
+		if _, err := c.change(ctx, o.Name, change); err != nil && !errors.Is(err, ErrConflict) {
 			return err
 		}
 	}

@@ -36,7 +36,8 @@ func (c *Claimer) freeDead(ctx context.Context, q *Request, taken map[uint64]poo
 		return false, nil
 	}
 	c.Log.Info("addresses of nodes and owners that are gone are free again", log.String("pool", q.Pool), log.Int("addresses", len(change.Remove)))
-	return true, c.change(ctx, q.Pool, change)
+	_, err := c.change(ctx, q.Pool, change)
+	return true, err
 }
 
 // freeElsewhere frees what nodes and owners that are gone have in the pools that overlap.

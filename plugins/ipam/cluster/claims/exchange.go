@@ -89,7 +89,7 @@ func (c *Claimer) Import(ctx context.Context, q *Request, chosen func(e pool.Ent
 		if err != nil || change.Empty() {
 			return 0, err
 		}
-		err = c.change(ctx, q.Pool, change)
+		_, err = c.change(ctx, q.Pool, change)
 		if err == nil {
 			return len(change.Replace), c.confirm(ctx, q)
 		}
@@ -143,7 +143,7 @@ func (c *Claimer) export(ctx context.Context, q *Request) (n int, node string, e
 	if change.Empty() {
 		return 0, f.Node, nil
 	}
-	if err := c.change(ctx, q.Pool, change); err != nil {
+	if _, err := c.change(ctx, q.Pool, change); err != nil {
 		return 0, f.Node, err
 	}
 	for off := range change.Replace {

@@ -100,7 +100,7 @@ func (c *Claimer) giveOnce(ctx context.Context, q *Request, giving []blocks.Clai
 			}
 		}
 		if !change.Empty() {
-			if err := c.change(ctx, o.name, change); err != nil {
+			if _, err := c.change(ctx, o.name, change); err != nil {
 				return err
 			}
 		}
@@ -111,7 +111,7 @@ func (c *Claimer) giveOnce(ctx context.Context, q *Request, giving []blocks.Clai
 // giveUnseen removes from the store what it should have, without a look before. It reports false if the store has something else,
 // or a pool overlaps.
 func (c *Claimer) giveUnseen(ctx context.Context, q *Request, giving []blocks.Claim) (bool, error) {
-	if m := c.recall(q); m.UID == "" || !c.alone(q, m.UID) {
+	if m := c.recall(q.Pool); m.UID == "" || !c.alone(q, m.UID) {
 		return false, nil
 	}
 	change := pool.Change{Remove: map[uint64]pool.Entry{}}
@@ -120,7 +120,7 @@ func (c *Claimer) giveUnseen(ctx context.Context, q *Request, giving []blocks.Cl
 			change.Remove[off] = pool.Entry{ID: claim.ID}
 		}
 	}
-	o, err := c.Store.Change(ctx, q.Pool, change)
+	o, err := c.change(ctx, q.Pool, change)
 	if errors.Is(err, ErrConflict) {
 		return false, nil
 	}
@@ -165,7 +165,7 @@ func (c *Claimer) forget(ctx context.Context, q *Request, owed blocks.Owed) erro
 		if change.Empty() {
 			return nil
 		}
-		err = c.change(ctx, q.Pool, change)
+		_, err = c.change(ctx, q.Pool, change)
 		if err == nil {
 			return c.unreserve(ctx, q, change.Remove)
 		}

@@ -61,7 +61,8 @@ func (c *Claimer) kept(ctx context.Context, q *Request, taken map[uint64]pool.En
 	if extra.Empty() {
 		return best, found, nil
 	}
-	return best, found, c.change(ctx, q.Pool, extra)
+	_, err = c.change(ctx, q.Pool, extra)
+	return best, found, err
 }
 
 // sameObject reports whether two owners are one object of the cluster. An IPAMClaim is kept for a virtual machine or for
@@ -168,7 +169,7 @@ func (c *Claimer) rest(ctx context.Context, q *Request) error {
 			change.Replace[off] = [2]pool.Entry{{ID: claim.ID}, AtRest(pool.Hold{Owner: claim.Hold})}
 		}
 		if !change.Empty() {
-			err = c.change(ctx, q.Pool, change)
+			_, err = c.change(ctx, q.Pool, change)
 		}
 		if err == nil {
 			return c.update(ctx, q, func(s *blocks.State) error {

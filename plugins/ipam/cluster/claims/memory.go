@@ -42,16 +42,19 @@ type memory struct {
 
 	Alone         time.Time `json:"alone"` // when no pool overlapped, and the pool was there
 	LookedForDead time.Time `json:"lookedForDead"`
+
+	Turn      time.Duration `json:"turn"`      // in nanoseconds, see awaitTurn
+	TurnNoted time.Time     `json:"turnNoted"` // by the last change
 }
 
-func (c *Claimer) memoryPath(q *Request) string {
-	return filepath.Join(c.Dir, c.Store.Place(), q.Pool+".seen")
+func (c *Claimer) memoryPath(name string) string {
+	return filepath.Join(c.Dir, c.Store.Place(), name+".seen")
 }
 
 // recall reads the memory. One that cannot be read is empty. The caller has the lock of the pool's claims.
-func (c *Claimer) recall(q *Request) memory {
+func (c *Claimer) recall(name string) memory {
 	var m memory
-	text, err := os.ReadFile(c.memoryPath(q))
+	text, err := os.ReadFile(c.memoryPath(name))
 	if err != nil || json.Unmarshal(text, &m) != nil || m.Boot != c.Node.Boot {
 		return memory{Boot: c.Node.Boot}
 	}
@@ -59,9 +62,9 @@ func (c *Claimer) recall(q *Request) memory {
 }
 
 // keepMind writes the memory. Without it the next claim asks more.
-func (c *Claimer) keepMind(q *Request, m *memory) {
+func (c *Claimer) keepMind(name string, m *memory) {
 	text, err := json.Marshal(m)
-	path := c.memoryPath(q)
+	path := c.memoryPath(name)
 	if err == nil {
 		err = os.WriteFile(path+".new", text, 0o600)
 	}
@@ -75,13 +78,13 @@ func (c *Claimer) keepMind(q *Request, m *memory) {
 
 // remember notes how a pool is.
 func (c *Claimer) remember(q *Request, o *pool.Object, taken map[uint64]pool.Entry) {
-	m := c.recall(q)
+	m := c.recall(q.Pool)
 	if m.UID != o.UID {
-		m = memory{Boot: c.Node.Boot, UID: o.UID, LookedForDead: m.LookedForDead}
+		m = memory{Boot: c.Node.Boot, UID: o.UID, LookedForDead: m.LookedForDead, Turn: m.Turn, TurnNoted: m.TurnNoted}
 	}
 	m.Range = o.Range
 	m.Seen, m.Taken, m.Nodes = c.now(), blocks.Runs(slices.Collect(maps.Keys(taken))), slices.Sorted(maps.Keys(pool.Nodes(taken)))
-	c.keepMind(q, &m)
+	c.keepMind(q.Pool, &m)
 }
 
 // within reports whether a time is at most that long ago. After a step of the clock it is not.
@@ -95,14 +98,14 @@ func (c *Claimer) alone(q *Request, uid string) bool {
 	if !q.Overlapping {
 		return true
 	}
-	m := c.recall(q)
+	m := c.recall(q.Pool)
 	return uid != "" && m.UID == uid && c.within(m.Alone, aloneFor)
 }
 
 // claimUnseen claims a block by the memory of the pool: one request instead of two. It reports false if the caller has to
 // look at the pool first.
 func (c *Claimer) claimUnseen(ctx context.Context, q *Request, ahead bool) (bool, error) {
-	m := c.recall(q)
+	m := c.recall(q.Pool)
 	if q.Hold != "" || q.Wanted.IsValid() || m.UID == "" || m.Range == "" || !c.within(m.Seen, freshFor) || !c.alone(q, m.UID) {
 		return false, nil
 	}
@@ -136,8 +139,9 @@ func (c *Claimer) claimUnseen(ctx context.Context, q *Request, ahead bool) (bool
 	}
 	err = c.claimOffsets(ctx, q, offsets, scarce, m.Range)
 	if errors.Is(err, ErrConflict) {
+		m = c.recall(q.Pool)
 		m.Seen = time.Time{}
-		c.keepMind(q, &m)
+		c.keepMind(q.Pool, &m)
 		return false, nil
 	}
 	return true, err

@@ -59,7 +59,8 @@ func (c *Claimer) adopt(ctx context.Context, q *Request, taken map[uint64]pool.E
 	if err != nil || change.Empty() {
 		return false, err
 	}
-	return true, c.change(ctx, q.Pool, change)
+	_, err = c.change(ctx, q.Pool, change)
+	return true, err
 }
 
 // earlier reports whether this machine made the entry in an earlier boot, for the pool that has it.
@@ -112,7 +113,7 @@ func (c *Claimer) boot(ctx context.Context, q *Request, taken map[uint64]pool.En
 			return nil, err
 		}
 		if !change.Empty() {
-			err = c.change(ctx, q.Pool, change)
+			_, err = c.change(ctx, q.Pool, change)
 		}
 		if err == nil {
 			err = c.update(ctx, q, func(s *blocks.State) error {
