@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +21,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/test/kubetest"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
-	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // fleet is simulated nodes: each is a folder with a Node object, and calls the real plugin as a process.
@@ -110,27 +110,13 @@ func (f *fleet) call(verb, id string) error {
 // hostLocal calls host-local of the same build, whose pods are of one node.
 func hostLocal(b *testing.B, ns *netlab.NS) func(verb, id string) error {
 	b.Helper()
-	dir := b.TempDir()
-	cmd := exec.Command("go", append(append([]string{"build", "-o", dir + "/"}, testbin.BuildFlags()...), "./cmd/sluice-cni")...)
-	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		b.Fatalf("%v: %s", err, out)
-	}
-	conf := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"net","type":"macvlan","ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.66.0.0/16"}]]}}`, dir+"/pods")
+	c := caller{ns: ns, bin: buildPrograms(b, source, "./cmd/sluice-cni")}
+	conf := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"net","type":"macvlan","ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.66.0.0/16"}]]}}`, b.TempDir())
 	return func(verb, id string) error {
-		cmd := exec.Command(dir + "/sluice-cni")
+		cmd := exec.Command(filepath.Join(c.bin, "sluice-cni"))
 		cmd.Args = []string{"host-local"}
-		cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+id, "CNI_NETNS=/run/netns/none", "CNI_IFNAME=net1", "CNI_PATH="+dir)
-		cmd.Stdin = strings.NewReader(conf)
-		var out []byte
-		err := ns.Do(func() (err error) {
-			out, err = cmd.CombinedOutput()
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("host-local: %w: %s", err, out)
-		}
-		return nil
+		_, err := c.exec(cmd, verb, id, conf)
+		return err
 	}
 }
 

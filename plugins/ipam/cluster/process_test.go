@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -64,13 +65,19 @@ func formerPrograms(t testing.TB, now string) string {
 
 func programsOf(t testing.TB, source string) string {
 	t.Helper()
+	dir := buildPrograms(t, source, "./cmd/sluice-ipam", "./cmd/sluice-ipam-store")
+	t.Cleanup(func() { endPrograms(t, dir) })
+	return dir
+}
+
+func buildPrograms(t testing.TB, source string, packages ...string) string {
+	t.Helper()
 	dir := t.TempDir()
-	cmd := exec.Command("go", append(append([]string{"build", "-o", dir + "/"}, testbin.BuildFlags()...), "./cmd/sluice-ipam", "./cmd/sluice-ipam-store")...)
+	cmd := exec.Command("go", slices.Concat([]string{"build", "-o", dir + "/"}, testbin.BuildFlags(), packages)...)
 	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	t.Cleanup(func() { endPrograms(t, dir) })
 	return dir
 }
 
@@ -114,7 +121,11 @@ type caller struct {
 
 func (c *caller) run(verb, dataDir, id string, more ...string) (string, error) {
 	text := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"net","type":"macvlan","ipam":{"type":"sluice-ipam","data_dir":%q,%s}%s}`, dataDir, c.ipam, strings.Join(more, ""))
-	cmd := exec.Command(filepath.Join(c.bin, "sluice-ipam"))
+	return c.exec(exec.Command(filepath.Join(c.bin, "sluice-ipam")), verb, id, text)
+}
+
+// exec calls a plugin.
+func (c *caller) exec(cmd *exec.Cmd, verb, id, text string) (string, error) {
 	cmd.Env = append(os.Environ(), "NODENAME="+c.node, "CNI_COMMAND="+verb, "CNI_CONTAINERID="+id, "CNI_NETNS=/run/netns/none", "CNI_IFNAME=net1", "CNI_PATH="+c.bin,
 		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME="+id)
 	var out, errs bytes.Buffer
