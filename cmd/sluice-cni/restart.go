@@ -5,7 +5,6 @@ package main
 import (
 	"errors"
 	"os"
-	"slices"
 	"strconv"
 	"time"
 
@@ -61,8 +60,10 @@ func again(args []string, config []byte, since int64) error {
 	if err := unix.Dup3(fd, 0, 0); err != nil {
 		return err
 	}
-	env := slices.DeleteFunc(os.Environ(), func(s string) bool { return len(s) > len(restarted) && s[:len(restarted)+1] == restarted+"=" })
-	return unix.Exec(path, args, append(env, restarted+"="+strconv.FormatInt(since, 10)))
+	if err := os.Setenv(restarted, strconv.FormatInt(since, 10)); err != nil {
+		return err
+	}
+	return unix.Exec(path, args, os.Environ())
 }
 
 func monotonic() int64 {

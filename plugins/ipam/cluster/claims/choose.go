@@ -5,7 +5,6 @@ package claims
 import (
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
@@ -85,11 +84,7 @@ func (c *Claimer) share(q *Request, v *view, self string, n int) []uint64 {
 	i, known := slices.BinarySearch(names, pool.NodeID{Node: self, Machine: c.Node.Machine}.Key())
 	begin := i * len(free) / max(1, len(names))
 	if !known {
-		random := c.Rand
-		if random == nil {
-			random = rand.Float64
-		}
-		begin = int(random() * float64(len(free)))
+		begin = int(c.random() * float64(len(free)))
 		begin -= begin % max(1, q.BlockSize)
 	}
 	n = min(n, len(free))

@@ -66,11 +66,14 @@ const (
 // pause waits before the n-th repetition: exponentially longer, with jitter.
 func (c *Claimer) pause(ctx context.Context, n int) error {
 	d := min(longPause, firstPause<<min(n, 10))
-	r := c.Rand
-	if r == nil {
-		r = rand.Float64
+	return c.sleep(ctx, d/2+time.Duration(c.random()*float64(d)))
+}
+
+func (c *Claimer) random() float64 {
+	if c.Rand != nil {
+		return c.Rand()
 	}
-	return c.sleep(ctx, d/2+time.Duration(r()*float64(d)))
+	return rand.Float64()
 }
 
 func (c *Claimer) sleep(ctx context.Context, d time.Duration) error {

@@ -4,7 +4,6 @@ package claims
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 )
 
@@ -36,11 +35,7 @@ func (c *Claimer) awaitTurn(ctx context.Context, name string) error {
 	if turn == 0 {
 		return nil
 	}
-	r := c.Rand
-	if r == nil {
-		r = rand.Float64
-	}
-	return c.sleep(ctx, time.Duration(r()*float64(turn)))
+	return c.sleep(ctx, time.Duration(c.random()*float64(turn)))
 }
 
 // noteTurn notes how long a change took. A slow one doubles the turn, another halves it.
