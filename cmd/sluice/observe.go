@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/flowevent"
 	"github.com/sluice-cni/sluice/pkg/hubbleflow"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // Formats of "observe".
@@ -161,7 +162,7 @@ func network(s string) (netip.Prefix, error) {
 }
 
 func (a *app) observe(c *cobra.Command, dp datapath, f observeFlags) error {
-	f.Pod = a.pods().find
+	f.Pod, f.Backend = a.pods().find, backend
 	emit := func(e flowevent.Event) error { return a.say("%s", a.eventText(&e)) }
 	switch enc := json.NewEncoder(a.out); f.format {
 	case formatJSON:
@@ -192,6 +193,9 @@ func (a *app) eventText(e *flowevent.Event) string {
 	if e.Outside.IsValid() {
 		packet += " as " + endText(e.Outside)
 	}
+	if e.Backend.IsValid() {
+		packet += " at " + endText(e.Backend)
+	}
 	verdict, tail := a.colours.green(e.Verdict), e.State
 	switch e.Event {
 	case flowevent.Dropped:
@@ -210,6 +214,15 @@ func (a *app) eventText(e *flowevent.Event) string {
 	}
 	line := fmt.Sprintf("%s  %-8s  %s  %s, pod %s: %s", at, e.Event, verdict, packet, a.podText(e.Pod), tail)
 	return strings.ReplaceAll(line, "\n", `\n`) // one event, one line, whatever a pod is called
+}
+
+// backend asks the kernel's connection table, where kube-proxy's translation is. What cannot be asked is not known.
+func backend(proto uint8, from, to netip.AddrPort) netip.AddrPort {
+	f, err := rtnl.FindFlow(proto, from, to)
+	if err != nil || f.ReplySrc == to {
+		return netip.AddrPort{}
+	}
+	return f.ReplySrc
 }
 
 var lostText = map[string]string{

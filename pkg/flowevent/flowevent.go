@@ -60,21 +60,23 @@ type Event struct {
 	Source      netip.AddrPort `json:"source,omitzero"`
 	Destination netip.AddrPort `json:"destination,omitzero"`
 	Outside     netip.AddrPort `json:"outside,omitzero"` // the node's end of a translated connection
-	Pod         *Pod           `json:"pod,omitempty"`    // whose attachment it is; nil: not known
-	State       string         `json:"state,omitempty"`  // of a connection, as "sluice conntrack list" has it
-	Kind        string         `json:"kind,omitempty"`   // hostport, masquerade, plain
-	Fast        bool           `json:"fast,omitempty"`   // takes the fast path in both directions
-	RxPackets   uint64         `json:"rx_packets,omitempty"`
-	RxBytes     uint64         `json:"rx_bytes,omitempty"` // toward the pod
-	TxPackets   uint64         `json:"tx_packets,omitempty"`
-	TxBytes     uint64         `json:"tx_bytes,omitempty"`
-	Reason      string         `json:"reason,omitempty"`
-	Text        string         `json:"text,omitempty"`    // Reason in words
-	Detail      string         `json:"detail,omitempty"`  // of a dropped packet: TCP flags ("SA"), "type 8 code 0", "fragment"
-	Device      string         `json:"device,omitempty"`  // where a packet was dropped
-	Program     string         `json:"program,omitempty"` // that dropped it
-	Length      int            `json:"length,omitempty"`  // of its frame, bytes
-	Lost        uint64         `json:"lost,omitempty"`
+	// Backend answers a connection to Destination, where the node's stack translates it: the pod behind a Service. Invalid: not known, or none.
+	Backend   netip.AddrPort `json:"backend,omitzero"`
+	Pod       *Pod           `json:"pod,omitempty"`   // whose attachment it is; nil: not known
+	State     string         `json:"state,omitempty"` // of a connection, as "sluice conntrack list" has it
+	Kind      string         `json:"kind,omitempty"`  // hostport, masquerade, plain
+	Fast      bool           `json:"fast,omitempty"`  // takes the fast path in both directions
+	RxPackets uint64         `json:"rx_packets,omitempty"`
+	RxBytes   uint64         `json:"rx_bytes,omitempty"` // toward the pod
+	TxPackets uint64         `json:"tx_packets,omitempty"`
+	TxBytes   uint64         `json:"tx_bytes,omitempty"`
+	Reason    string         `json:"reason,omitempty"`
+	Text      string         `json:"text,omitempty"`    // Reason in words
+	Detail    string         `json:"detail,omitempty"`  // of a dropped packet: TCP flags ("SA"), "type 8 code 0", "fragment"
+	Device    string         `json:"device,omitempty"`  // where a packet was dropped
+	Program   string         `json:"program,omitempty"` // that dropped it
+	Length    int            `json:"length,omitempty"`  // of its frame, bytes
+	Lost      uint64         `json:"lost,omitempty"`
 }
 
 // Pod is an attachment, with the name that the runtime gave to its pod.

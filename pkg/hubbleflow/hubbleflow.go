@@ -43,14 +43,18 @@ func Flow(e *flowevent.Event, node string, names Names) *flow.Flow {
 	if e.Event == flowevent.Lost {
 		return nil
 	}
+	to := e.Destination
+	if e.Backend.IsValid() { // as where Cilium translates: the pod is the end, and the Service stands beside it
+		to = e.Backend
+	}
 	f := &flow.Flow{
-		Time: timestamppb.New(e.Time), NodeName: node, Type: flow.FlowType_L3_L4, IsReply: wrapperspb.Bool(false), L4: layer4(e),
+		Time: timestamppb.New(e.Time), NodeName: node, Type: flow.FlowType_L3_L4, IsReply: wrapperspb.Bool(false), L4: layer4(e, to.Port()),
 		Summary: summary(e), //nolint:staticcheck // deprecated, and what published clients show
-		Source:  endpoint(e, e.Source.Addr(), flowevent.Egress, names), Destination: endpoint(e, e.Destination.Addr(), flowevent.Ingress, names),
+		Source:  endpoint(e, e.Source.Addr(), flowevent.Egress, names), Destination: endpoint(e, to.Addr(), flowevent.Ingress, names),
 		EventType: &flow.CiliumEventType{Type: typeTrace},
 	}
 	if e.Source.IsValid() {
-		f.IP = &flow.IP{Source: e.Source.Addr().String(), Destination: e.Destination.Addr().String(), IpVersion: flow.IPVersion_IPv4}
+		f.IP = &flow.IP{Source: e.Source.Addr().String(), Destination: to.Addr().String(), IpVersion: flow.IPVersion_IPv4}
 		if e.Source.Addr().Is6() {
 			f.IP.IpVersion = flow.IPVersion_IPv6
 		}
@@ -113,8 +117,8 @@ func endpoint(e *flowevent.Event, ip netip.Addr, pod string, names Names) *flow.
 	return out
 }
 
-func layer4(e *flowevent.Event) *flow.Layer4 {
-	from, to := uint32(e.Source.Port()), uint32(e.Destination.Port())
+func layer4(e *flowevent.Event, port uint16) *flow.Layer4 {
+	from, to := uint32(e.Source.Port()), uint32(port)
 	switch e.Proto {
 	case "tcp":
 		return &flow.Layer4{Protocol: &flow.Layer4_TCP{TCP: &flow.TCP{SourcePort: from, DestinationPort: to, Flags: tcpFlags(e)}}}

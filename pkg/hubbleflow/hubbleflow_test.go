@@ -83,6 +83,41 @@ func TestPodWithoutLabels(t *testing.T) {
 	}
 }
 
+// shop has a Service and the pod behind it.
+type shop struct{}
+
+func (shop) Endpoint(ip netip.Addr) *flow.Endpoint {
+	if ip == netip.MustParseAddr("10.1.0.7") {
+		return &flow.Endpoint{Identity: 1000, Namespace: "shop", PodName: "cart-0"}
+	}
+	return &flow.Endpoint{Identity: 2, Labels: []string{"reserved:world"}}
+}
+
+func (shop) Service(ip netip.Addr) *flow.Service {
+	if ip == netip.MustParseAddr("10.96.0.10") {
+		return &flow.Service{Namespace: "shop", Name: "cart"}
+	}
+	return nil
+}
+
+// The destination of a connection to a Service is the pod behind it, where that is known. The Service stands beside it.
+func TestBackend(t *testing.T) {
+	t.Parallel()
+	e := &flowevent.Event{
+		Time: at, Event: flowevent.New, Verdict: flowevent.VerdictForwarded, Direction: flowevent.Egress, Proto: "tcp", Source: port("10.1.0.2:4000"),
+		Destination: port("10.96.0.10:80"), Backend: port("10.1.0.7:8080"),
+	}
+	f := Flow(e, "node-a", shop{})
+	if f.GetDestination().GetPodName() != "cart-0" || f.GetDestinationService().GetName() != "cart" || f.GetSourceService() != nil ||
+		f.GetIP().GetDestination() != "10.1.0.7" || f.GetL4().GetTCP().GetDestinationPort() != 8080 || !strings.Contains(f.GetSummary(), "for 10.96.0.10:80") { //nolint:staticcheck // what clients show
+		t.Errorf("%v", f)
+	}
+	e.Backend = netip.AddrPort{}
+	if f := Flow(e, "node-a", shop{}); f.GetIP().GetDestination() != "10.96.0.10" || f.GetL4().GetTCP().GetDestinationPort() != 80 || f.GetDestinationService().GetName() != "cart" {
+		t.Errorf("without a backend: %v", f)
+	}
+}
+
 // Each reason has one of Cilium's: a drop without one is shown as unknown.
 func TestReasons(t *testing.T) {
 	t.Parallel()

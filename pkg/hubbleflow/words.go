@@ -60,6 +60,9 @@ func summary(e *flowevent.Event) string {
 	if e.Outside.IsValid() {
 		what += ", " + e.Kind + " as " + e.Outside.String()
 	}
+	if e.Backend.IsValid() {
+		what += ", for " + e.Destination.String()
+	}
 	return what + fmt.Sprintf(", %d packets, %d bytes", e.RxPackets+e.TxPackets, e.RxBytes+e.TxBytes)
 }
 

@@ -29,6 +29,9 @@ const (
 	ctaTupleIP    = 1 // CTA_TUPLE_IP
 	ctaTupleProto = 2 // CTA_TUPLE_PROTO
 
+	ctaIPv4Src = 1 // CTA_IP_V4_SRC; CTA_IP_V4_DST is the next
+	ctaIPv6Src = 3 // CTA_IP_V6_SRC; CTA_IP_V6_DST is the next
+
 	ctaProtoNum     = 1 // CTA_PROTO_NUM
 	ctaProtoSrcPort = 2 // CTA_PROTO_SRC_PORT
 	ctaProtoDstPort = 3 // CTA_PROTO_DST_PORT
@@ -156,6 +159,44 @@ type Flow struct {
 	Proto              uint8
 	Src, Dst           netip.AddrPort
 	ReplySrc, ReplyDst netip.AddrPort
+}
+
+// FindFlow returns the connection of the calling thread's network namespace that a packet of this protocol from src to dst opened. The error
+// wraps ErrNotFound when there is none, or the kernel keeps no connections.
+func FindFlow(proto uint8, src, dst netip.AddrPort) (Flow, error) {
+	family := unix.AF_INET
+	if src.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	// The kernel calls its one answer a part of several (ctnetlink_fill_info), and sends no end of them: the acknowledgement is the end.
+	req := netfilterRequest(unix.NFNL_SUBSYS_CTNETLINK, int(vnl.IPCTNL_MSG_CT_GET), unix.NLM_F_ACK, family)
+	req.AddData(tuple(proto, src, dst))
+	msgs, err := req.Execute(unix.NETLINK_NETFILTER, 0)
+	switch {
+	case noSuchTable(err) || err == nil && (len(msgs) == 0 || len(msgs[0]) < nfgenmsgLen):
+		return Flow{}, fmt.Errorf("connection from %s to %s: %w", src, dst, ErrNotFound)
+	case err != nil:
+		return Flow{}, fmt.Errorf("connection from %s to %s: %w", src, dst, err)
+	}
+	f, _, err := parseFlow(msgs[0][nfgenmsgLen:])
+	return f, err
+}
+
+// tuple is CTA_TUPLE_ORIG.
+func tuple(proto uint8, src, dst netip.AddrPort) *vnl.RtAttr {
+	t := vnl.NewRtAttr(ctaTupleOrig|unix.NLA_F_NESTED, nil)
+	ip := t.AddRtAttr(ctaTupleIP|unix.NLA_F_NESTED, nil)
+	kind := ctaIPv4Src
+	if src.Addr().Is6() {
+		kind = ctaIPv6Src
+	}
+	ip.AddRtAttr(kind, src.Addr().AsSlice())
+	ip.AddRtAttr(kind+1, dst.Addr().AsSlice())
+	l4 := t.AddRtAttr(ctaTupleProto|unix.NLA_F_NESTED, nil)
+	l4.AddRtAttr(ctaProtoNum, []byte{proto})
+	l4.AddRtAttr(ctaProtoSrcPort, binary.BigEndian.AppendUint16(nil, src.Port()))
+	l4.AddRtAttr(ctaProtoDstPort, binary.BigEndian.AppendUint16(nil, dst.Port()))
+	return t
 }
 
 // DropFlows deletes the connections of a family (FamilyV4, FamilyV6) that match accepts, in the calling thread's network

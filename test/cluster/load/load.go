@@ -18,6 +18,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // Dial opens a connection.
@@ -43,9 +45,9 @@ type Options struct {
 	Datagrams int
 }
 
-// patience is how long an answer may take, on a busy machine too: a lost datagram does not come later either. A lost SYN comes again after
-// one second.
-const patience = 5 * time.Second
+// patience is how long an answer may take: a lost datagram does not come later either. A lost SYN comes again after one second. A machine
+// that is busy for seconds needs more (SLUICE_TEST_PATIENCE).
+var patience = netlab.Patient(5 * time.Second)
 
 // A Count is of one kind of load at one target.
 type Count struct {

@@ -103,7 +103,11 @@ func (p *page) show(f *flow.Flow) {
 	if udp := f.GetL4().GetUDP(); udp != nil {
 		port = fmt.Sprint(udp.GetDestinationPort(), "/udp")
 	}
-	p.links[fmt.Sprintf("%s > %s:%s", p.cards[from], p.cards[to], port)] = f.GetVerdict()
+	link := fmt.Sprintf("%s > %s:%s", p.cards[from], p.cards[to], port)
+	if s := f.GetDestinationService(); s != nil {
+		link += " for " + s.GetNamespace() + "/" + s.GetName()
+	}
+	p.links[link] = f.GetVerdict()
 	key := fmt.Sprint(f.GetTime().AsTime().UnixNano(), f.GetNodeName())
 	if p.keys[key] {
 		p.twice = append(p.twice, f.String())
@@ -221,13 +225,13 @@ func TestPrivilegedHubbleUI(t *testing.T) {
 	p.look(t, pageRequest("shop", nil))
 	p.await(t, "world > shop/cart:80", flow.Verdict_FORWARDED)
 	p.await(t, "front/web > shop/cart:80", flow.Verdict_FORWARDED)
-	p.await(t, "front/web > Service shop/cart:80", flow.Verdict_FORWARDED)
+	p.await(t, "front/web > shop/cart:80 for shop/cart", flow.Verdict_FORWARDED)
 	udp, err := e2etest.Dial(web, "udp4", "", e2etest.At(vip, 80))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer udp.Close()
-	p.await(t, "front/web > Service shop/cart:80/udp", flow.Verdict_FORWARDED)
+	p.await(t, "front/web > shop/cart:80/udp for shop/cart", flow.Verdict_FORWARDED)
 	p.await(t, "front/web > shop/cart:80/udp", flow.Verdict_FORWARDED) // by the pod's answer
 
 	click := o.newPage()

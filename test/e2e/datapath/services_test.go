@@ -3,8 +3,10 @@
 package datapath
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,7 +41,7 @@ func TestPrivilegedServiceOutside(t *testing.T) {
 	})
 }
 
-// A Service whose backend is a pod of another network on the node.
+// A Service whose backend is a pod of another network on the node. "sluice observe" names the pod behind it.
 func TestPrivilegedServiceInside(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)
@@ -55,6 +57,21 @@ func TestPrivilegedServiceInside(t *testing.T) {
 		}
 		if got := e2etest.Ask(t, w.Node, proto, e2etest.At(e2etest.VirtualIP(fam), 80)); got.Server != "web" {
 			t.Errorf("the node is answered by %s, want web", got.Server)
+		}
+		vip, backend := netip.AddrPortFrom(e2etest.VirtualIP(fam), 80), netip.AddrPortFrom(fam.Pod(web), 8000)
+		found := false
+		for line := range strings.Lines(e2etest.MustRun(t, w.Node, e2etest.Programs.Path("sluice")+" observe --all -o json --protocol "+proto[:3]+" --ip "+vip.Addr().String())) {
+			var e struct{ Source, Destination, Backend netip.AddrPort }
+			if err := json.Unmarshal([]byte(line), &e); err != nil {
+				t.Fatal(err)
+			}
+			if e.Source.Addr() != fam.Pod(app) || e.Destination != vip || e.Backend != backend {
+				t.Errorf("observed %+v, want %s and %s", e, vip, backend)
+			}
+			found = true
+		}
+		if !found {
+			t.Errorf("%s: no connection to %s is observed", proto, vip)
 		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -39,6 +40,8 @@ type Options struct {
 	Rate   uint   // most events a second; 0: no limit
 	// Pod names the attachment behind an owner; nil: not known.
 	Pod func(owner uint64) *flowevent.Pod
+	// Backend names the end that the node's stack translates a connection to; nil, or an invalid one: not known, or none.
+	Backend func(proto uint8, from, to netip.AddrPort) netip.AddrPort
 }
 
 const (
@@ -66,12 +69,14 @@ type observer struct {
 	lost  map[string]uint64
 	told  time.Time // when the lost were told
 	sums  uint64    // drops counted so far, while another process reads them
+	// backends are those of the connections that were shown. When one ends, the stack may have forgotten it.
+	backends map[uint64]netip.AddrPort
 }
 
 // Run shows what is in the table now as far as o asks for it, then follows until ctx is done, if o says so. Events are in the order of their
 // time only within a walk. An error of emit ends it, and is returned.
 func Run(ctx context.Context, src Source, o Options, emit func(flowevent.Event) error) error {
-	x := &observer{Options: o, src: src, emit: emit, table: table{conns: map[key]conn{}}, limit: newLimit(o.Rate), lost: map[string]uint64{}, told: time.Now()}
+	x := &observer{Options: o, src: src, emit: emit, table: table{conns: map[key]conn{}}, backends: map[uint64]netip.AddrPort{}, limit: newLimit(o.Rate), lost: map[string]uint64{}, told: time.Now()}
 	took, err := x.first(ctx)
 	if err != nil || !o.Follow {
 		return errors.Join(err, x.tellLost(true))
@@ -82,23 +87,27 @@ func Run(ctx context.Context, src Source, o Options, emit func(flowevent.Event) 
 // first walks the table for the first time.
 func (x *observer) first(ctx context.Context) (took time.Duration, err error) {
 	start := time.Now()
-	var found []flowevent.Event
+	type shown struct {
+		flowevent.Event
+		id uint64
+	}
+	var found []shown
 	now := conntrack.Now()
-	err = x.walk(ctx, func(f *loader.Flow, _ change) {
+	err = x.walk(ctx, func(f *loader.Flow, c change) {
 		if f.State == conntrack.StateExpired || !x.All && x.Last == 0 {
 			return
 		}
 		e := x.connection(f, flowevent.Existing)
 		e.Time = start.Add(-f.Idle)
 		if x.Filter.Matches(&e) {
-			found = append(found, e)
+			found = append(found, shown{e, c.id})
 		}
 	})
 	took = conntrack.Now() - now
 	if err != nil {
 		return took, err
 	}
-	slices.SortStableFunc(found, func(a, b flowevent.Event) int { return a.Time.Compare(b.Time) })
+	slices.SortStableFunc(found, func(a, b shown) int { return a.Time.Compare(b.Time) })
 	if n := len(found); !x.All && uint(n) > x.Last {
 		found = found[n-int(x.Last):]
 	}
@@ -109,7 +118,7 @@ func (x *observer) first(ctx context.Context) (took time.Duration, err error) {
 		}
 	}
 	for _, e := range found { // what was asked for by its number is neither sampled nor limited
-		if err := x.emit(e); err != nil {
+		if err := x.emit(x.withBackend(e.Event, e.id)); err != nil {
 			return took, err
 		}
 	}
@@ -227,7 +236,24 @@ func (x *observer) show(e flowevent.Event, id uint64) error {
 		x.lost[flowevent.LostRate]++
 		return nil
 	}
-	return x.emit(e)
+	return x.emit(x.withBackend(e, id))
+}
+
+// withBackend adds the backend of a connection that a pod opened.
+func (x *observer) withBackend(e flowevent.Event, id uint64) flowevent.Event {
+	if x.Backend == nil || e.Event == flowevent.Dropped || e.Direction != flowevent.Egress || e.Outside.IsValid() {
+		return e
+	}
+	known, ok := x.backends[id]
+	if e.Event == flowevent.Ended {
+		delete(x.backends, id)
+	} else if !ok {
+		if known = x.Backend(e.Number(), e.Source, e.Destination); known.IsValid() {
+			x.backends[id] = known
+		}
+	}
+	e.Backend = known
+	return e
 }
 
 // tellLost emits a line for each cause, at most each few seconds unless now is set.

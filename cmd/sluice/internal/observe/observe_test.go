@@ -4,6 +4,7 @@ package observe
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"net/netip"
 	"slices"
@@ -72,7 +73,7 @@ func fast(f *loader.Flow)                      { f.Fast = true }
 // run walks all tables and returns what was told, as "port event reason state".
 func run(t *testing.T, o Options, tables ...[]loader.Flow) (got []string) {
 	t.Helper()
-	x := &observer{Options: o, src: &walks{tables: tables}, table: table{conns: map[key]conn{}}, limit: newLimit(o.Rate), lost: map[string]uint64{}}
+	x := &observer{Options: o, src: &walks{tables: tables}, table: table{conns: map[key]conn{}}, backends: map[uint64]netip.AddrPort{}, limit: newLimit(o.Rate), lost: map[string]uint64{}}
 	x.emit = func(e flowevent.Event) error {
 		if e.Event == flowevent.Lost {
 			got = append(got, "lost "+e.Reason)
@@ -248,5 +249,58 @@ func TestFilterPods(t *testing.T) {
 	e.Pod = nil
 	if (&Filter{Pods: []string{"3f"}}).Matches(&e) || !(&Filter{Pods: []string{"3f"}}).Matches(&flowevent.Event{Event: flowevent.Lost}) {
 		t.Error("without a pod")
+	}
+}
+
+// A connection that a pod opened has the end that the stack translates it to, also when it ends and the stack has forgotten it. No other
+// connection is asked about, and each one until there is an answer.
+func TestBackend(t *testing.T) {
+	byPod := func(f *loader.Flow) { f.PodOpened = true }
+	outside := func(f *loader.Flow) { f.Outside = netip.MustParseAddrPort("192.0.2.1:61000") }
+	backend := netip.MustParseAddrPort("10.1.0.7:8080")
+	asked := map[uint16]int{}
+	var got []string
+	x := &observer{
+		Options: Options{All: true, Backend: func(proto uint8, from, to netip.AddrPort) netip.AddrPort {
+			if proto != 6 || from.Addr() != netip.MustParseAddr("10.1.0.2") {
+				t.Errorf("asked for %d, %s, %s", proto, from, to)
+			}
+			if asked[to.Port()]++; asked[to.Port()] == 1 && to.Port() == 1 { // not there yet
+				return netip.AddrPort{}
+			}
+			return backend
+		}},
+		src: &walks{tables: [][]loader.Flow{
+			{flowOf(1, 1, "new", byPod), flowOf(2, 1, "new", byPod), flowOf(3, 1, "new"), flowOf(4, 1, "new", byPod, outside)},
+			{flowOf(1, 1, "established", byPod), flowOf(2, 1, "new", byPod)},
+			{}, {}, // twice, for the walk may have missed it
+		}},
+		table: table{conns: map[key]conn{}}, backends: map[uint64]netip.AddrPort{}, limit: newLimit(0), lost: map[string]uint64{},
+	}
+	x.emit = func(e flowevent.Event) error {
+		port := e.Destination.Port()
+		if e.Direction == flowevent.Ingress {
+			port = e.Source.Port()
+		}
+		got = append(got, fmt.Sprint(port, " ", e.Event, " ", e.Backend == backend))
+		return nil
+	}
+	if _, err := x.first(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := x.again(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slices.Sort(got)
+	want := []string{
+		"1 changed true", "1 ended true", "1 existing false", "2 ended true", "2 existing true", "3 ended false", "3 existing false", "4 ended false", "4 existing false",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if asked[1] != 2 || asked[2] != 1 || len(asked) != 2 || len(x.backends) != 0 {
+		t.Errorf("asked %v, kept %v", asked, x.backends)
 	}
 }
