@@ -130,7 +130,7 @@ func TestPrometheus(t *testing.T) {
 	for query, want := range map[string]string{
 		"sluice_datapath_loaded": "1",
 		`histogram_quantile(0.5, sluice_cni_verb_duration_seconds_bucket{plugin="bridge"})`: "0.005",
-		`sluice_map_pressure_ratio{map="sl_ct"}`:                                            "0.25",
+		`sluice_map_pressure_ratio{map="sl_endpoints"}`:                                     "0.25",
 	} {
 		if got := p.query(t, query); len(got) != 1 || got[0] != want {
 			t.Errorf("%s: %v", query, got)

@@ -61,6 +61,10 @@ func (m *MapStatus) CanFill() bool {
 	return !strings.HasSuffix(m.Type, "Array") && m.Type != bpfsys.RingBuf.String()
 }
 
+// Evicts reports whether the kernel makes room in the map by taking out what was not used for longest. Such a map is full after a while,
+// mostly of what has ended: how many entries it has says nothing.
+func (m *MapStatus) Evicts() bool { return strings.HasPrefix(m.Type, "LRU") }
+
 // DropCount is the number of packets dropped for one reason.
 type DropCount struct {
 	Reason  string `json:"reason"`

@@ -157,7 +157,7 @@ func (r *Record) State(now Time) string {
 	case r.Expired(now):
 		return StateExpired
 	case r.Proto == unix.IPPROTO_TCP && r.closed():
-		return "closed"
+		return StateClosed
 	case r.Proto == unix.IPPROTO_TCP && r.Flags&(finTX|finRX) != 0:
 		return "closing"
 	case r.Flags&assured != 0:
@@ -171,8 +171,11 @@ func (r *Record) State(now Time) string {
 // Time is a reading of the flow tables' clock: the time since boot, without the time spent asleep.
 type Time = time.Duration
 
-// StateExpired is the state of an entry that a lookup would not find.
-const StateExpired = "expired"
+// States of connections that are over.
+const (
+	StateClosed  = "closed"  // TCP, by FIN in both directions or RST; a look-up finds it for some seconds
+	StateExpired = "expired" // a look-up would not find it
+)
 
 // Now is the clock of the flow tables.
 func Now() Time {

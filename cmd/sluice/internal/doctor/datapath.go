@@ -141,23 +141,30 @@ func unseen(f *Facts) []Finding {
 // nearlyFull is the share of a map from which on it is said.
 const nearlyFull = 0.9
 
-// checkMaps looks for maps without room. Flows make their own: the oldest go.
+// checkMaps looks for maps without room. Of the tables that make their own, it judges the one of connections, by those that have not ended.
 func checkMaps(f *Facts) []Finding {
 	if f.Status == nil {
 		return nil
 	}
 	var out []Finding
 	for _, m := range f.Status.Maps {
-		if m.Max == 0 || strings.HasSuffix(m.Type, "Array") || float64(m.Entries) < nearlyFull*float64(m.Max) {
+		entries := m.Entries
+		if m.Evicts() {
+			entries = 0
+			if isConnections(m) {
+				entries = f.Connections
+			}
+		}
+		if m.Max == 0 || strings.HasSuffix(m.Type, "Array") || float64(entries) < nearlyFull*float64(m.Max) {
 			continue
 		}
-		text, what := fmt.Sprintf("the map %s has %d of %d entries: ", m.Name, m.Entries, m.Max), "its size is fixed: take out what is not needed"
+		text, what := fmt.Sprintf("the map %s has %d of %d entries: ", m.Name, entries, m.Max), "its size is fixed: take out what is not needed"
 		if key := loader.SizeKey(m.Name); key != "" {
 			what = fmt.Sprintf("raise %q in \"mapSizes\" of %s, then sluice unload on a drained node", key, nodeconf.DefaultPath)
 		} else if m.Name == "sl_uplinks" {
 			what = fmt.Sprintf("its size is fixed: name the devices that carry traffic out in \"uplinks\" of %s", nodeconf.DefaultPath)
 		}
-		if strings.HasPrefix(m.Type, "LRU") {
+		if m.Evicts() {
 			out = append(out, Finding{"maps", Warning, text + "idle connections are forgotten early", what})
 		} else {
 			out = append(out, Finding{"maps", Problem, text + "an ADD will be refused", what})
@@ -165,6 +172,9 @@ func checkMaps(f *Facts) []Finding {
 	}
 	return out
 }
+
+// isConnections says that a map is the table of connections.
+func isConnections(m loader.MapStatus) bool { return loader.SizeKey(m.Name) == "conntrack" }
 
 // checkOthers names what others have attached to the devices that we use, and
 // says who sees a packet first.

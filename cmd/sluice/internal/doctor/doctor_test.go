@@ -157,7 +157,9 @@ func TestChecks(t *testing.T) {
 		{"full map", func(f *Facts) { f.Status.Maps[0].Entries = 95 }, "maps", Problem, "95 of 100", "raise \"endpoints\" in \"mapSizes\""},
 		{"full map of a fixed size", func(f *Facts) { f.Status.Maps[0].Name, f.Status.Maps[0].Entries = "sl_nomasq_cidrs", 100 }, "maps", Problem, "100 of 100", "size is fixed"},
 		{"full of uplinks", func(f *Facts) { f.Status.Maps[0].Name, f.Status.Maps[0].Entries = "sl_uplinks", 100 }, "maps", Problem, "100 of 100", "name the devices"},
-		{"full LRU", func(f *Facts) { f.Status.Maps[0].Entries, f.Status.Maps[0].Type = 100, "LRUHash" }, "maps", Warning, "forgotten", "mapSizes"},
+		{"full of connections", func(f *Facts) {
+			f.Status.Maps[0], f.Connections = loader.MapStatus{Name: "sl_ct", Type: "LRUHash", Entries: 100, Max: 100}, 95
+		}, "maps", Warning, "95 of 100 entries: idle connections are forgotten", `raise "conntrack" in "mapSizes"`},
 		{"before ours", other(loader.HookPrograms{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{theirs, ours}}), "other-programs", Warning, "eth0, ingress: program cil (#9) of somebody else by tcx runs before", "bpftool prog show id 9"},
 		{"after ours", other(loader.HookPrograms{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{ours, theirs}}), "other-programs", Info, "runs after", "fastPath"},
 		{"foreign filter", other(loader.HookPrograms{Ifindex: 3, Hook: "egress", Programs: []loader.HookedProgram{{How: "clsact", Kind: "u32"}, ours}}), "other-programs", Warning, "eth1, egress: u32 filter", "tc filter show dev eth1 egress"},
@@ -296,5 +298,15 @@ func TestRecordsInOrder(t *testing.T) {
 		if diff := cmp.Diff(first, checkRecords(f)); diff != "" {
 			t.Fatal(diff)
 		}
+	}
+}
+
+// A table that evicts is full after a while, of connections that have ended.
+func TestFullOfEndedConnections(t *testing.T) {
+	f := &Facts{Connections: 89, Status: &loader.Status{Maps: []loader.MapStatus{
+		{Name: "sl_ct", Type: "LRUHash", Entries: 100, Max: 100}, {Name: "sl_ct_unassured", Type: "LRUHash", Entries: 100, Max: 100},
+	}}}
+	if found := checkMaps(f); len(found) > 0 {
+		t.Errorf("%+v", found)
 	}
 }
