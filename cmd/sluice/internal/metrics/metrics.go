@@ -240,17 +240,7 @@ func (s sink) datapath(n *Node) {
 	for by, count := range n.Connections {
 		s.gauge(connections, float64(count), by.Kind, by.State)
 	}
-	for _, m := range n.Status.Maps {
-		s.gauge(mapEntries, float64(m.Entries), m.Name)
-		s.gauge(mapMax, float64(m.Max), m.Name)
-		switch {
-		case !m.CanFill() || m.Max == 0:
-		case !m.Evicts():
-			s.gauge(mapPressure, float64(m.Entries)/float64(m.Max), m.Name)
-		case loader.SizeKey(m.Name) == "conntrack" && n.Connections != nil:
-			s.gauge(mapPressure, float64(n.living())/float64(m.Max), m.Name)
-		}
-	}
+	s.maps(n)
 	for proto, count := range n.HostPorts {
 		s.gauge(hostPorts, float64(count), proto)
 	}
@@ -265,6 +255,21 @@ func (s sink) datapath(n *Node) {
 		if r.Runs > 0 {
 			s.counter(programRuns, r.Runs, r.Program)
 			s <- prometheus.MustNewConstMetric(descs[programTime], prometheus.CounterValue, r.Time.Seconds(), r.Program)
+		}
+	}
+}
+
+// maps sends how full they are.
+func (s sink) maps(n *Node) {
+	for _, m := range n.Status.Maps {
+		s.gauge(mapEntries, float64(m.Entries), m.Name)
+		s.gauge(mapMax, float64(m.Max), m.Name)
+		switch {
+		case !m.CanFill() || m.Max == 0:
+		case !m.Evicts():
+			s.gauge(mapPressure, float64(m.Entries)/float64(m.Max), m.Name)
+		case loader.SizeKey(m.Name) == "conntrack" && n.Connections != nil:
+			s.gauge(mapPressure, float64(n.living())/float64(m.Max), m.Name)
 		}
 	}
 }
