@@ -154,17 +154,20 @@ func TestPrivilegedSetLink(t *testing.T) {
 	if a.PeerNetnsID != -1 {
 		t.Errorf("peer in the same namespace has id %d", a.PeerNetnsID)
 	}
-	alias := "hello"
+	alias, segment := "hello", BigSegment
 	ok(t, h.SetUp(a.Index))
 	ok(t, h.SetMTU(a.Index, 1280))
 	ok(t, h.SetMAC(a.Index, mac))
 	ok(t, h.SetPromisc(a.Index, true))
 	ok(t, h.SetAllMulti(a.Index, true))
 	ok(t, h.SetTxQLen(a.Index, 77))
-	ok(t, h.SetLink(a.Index, LinkChange{Alias: &alias}))
+	ok(t, h.SetLink(a.Index, LinkChange{Alias: &alias, MaxSegmentIPv4: &segment}))
 	got := must[Link](t)(h.LinkByName("a"))
 	want := Link{Index: a.Index, PeerIndex: a.PeerIndex, PeerNetnsID: -1, Name: "a", Kind: "veth", OperState: got.OperState, // comes later
 		Alias: alias, MAC: mac, MTU: 1280, TxQLen: 77, Up: true, Promisc: true, AllMulti: true, Ethernet: true}
+	if a.MaxSegmentIPv4 != 0 { // Linux 6.3
+		want.MaxSegmentIPv4 = segment
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("link (-want +got):\n%s", diff)
 	}
