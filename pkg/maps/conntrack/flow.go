@@ -177,6 +177,9 @@ const (
 	StateExpired = "expired" // a look-up would not find it
 )
 
+// IsOver reports whether a connection in that state has ended.
+func IsOver(state string) bool { return state == StateClosed || state == StateExpired }
+
 // Now is the clock of the flow tables.
 func Now() Time {
 	var ts unix.Timespec

@@ -101,7 +101,7 @@ func (f *Facts) countConnections(ctx context.Context, dp *loader.Datapath) error
 		if err != nil {
 			return err
 		}
-		if flow.State != conntrack.StateExpired && flow.State != conntrack.StateClosed {
+		if !conntrack.IsOver(flow.State) {
 			f.Connections++
 		}
 	}

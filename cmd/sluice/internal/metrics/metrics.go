@@ -67,7 +67,7 @@ type Node struct {
 // living is how many connections have not ended.
 func (n *Node) living() (sum int) {
 	for by, count := range n.Connections {
-		if by.State != conntrack.StateClosed && by.State != conntrack.StateExpired {
+		if !conntrack.IsOver(by.State) {
 			sum += count
 		}
 	}

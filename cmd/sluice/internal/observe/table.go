@@ -79,7 +79,7 @@ func (t *table) see(f *loader.Flow) (old *loader.Flow, c change) {
 		}
 		known = false
 	}
-	over := f.State == "closed" || f.State == conntrack.StateExpired
+	over := conntrack.IsOver(f.State)
 	now.ended = over
 	switch {
 	case !known:
