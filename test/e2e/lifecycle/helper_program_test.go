@@ -28,6 +28,17 @@ func installPrograms(t *testing.T, names ...string) string {
 	return dir
 }
 
+// mustReach has the client ask the pod by its hostPort 8081, in both families.
+func mustReach(t *testing.T, w *e2etest.World, app *e2etest.Pod) {
+	t.Helper()
+	e2etest.Serve(t, app, "app", ":80")
+	for _, fam := range e2etest.Families() {
+		if got := e2etest.Ask(t, w.Client(), "tcp"+fam.Suffix, e2etest.At(fam.Node(w.Client()), 8081)); got.Server != "app" {
+			t.Errorf("IPv%s: the client reached %q", fam.Suffix, got.Server)
+		}
+	}
+}
+
 // Without the helper nothing can be loaded: the first ADD says what is missing, and DEL takes it back. Once something is
 // loaded, no plugin needs it.
 func TestPrivilegedWithoutHelper(t *testing.T) {
@@ -48,12 +59,7 @@ func TestPrivilegedWithoutHelper(t *testing.T) {
 		t.Fatal(err)
 	}
 	app := w.AddPod(rt, "app", e2etest.TCP(8081, 80))
-	e2etest.Serve(t, app, "app", ":80")
-	for _, fam := range e2etest.Families() {
-		if got := e2etest.Ask(t, w.Client(), "tcp"+fam.Suffix, e2etest.At(fam.Node(w.Client()), 8081)); got.Server != "app" {
-			t.Errorf("IPv%s: the client reached %q", fam.Suffix, got.Server)
-		}
-	}
+	mustReach(t, w, app)
 }
 
 // While an upgrade replaces the files one after the other, a plugin that has started meets the helper of the next release. It begins
@@ -87,12 +93,7 @@ func TestPrivilegedUpgradeDuringAdd(t *testing.T) {
 	if err := <-laid; err != nil {
 		t.Fatal(err)
 	}
-	e2etest.Serve(t, app, "app", ":80")
-	for _, fam := range e2etest.Families() {
-		if got := e2etest.Ask(t, w.Client(), "tcp"+fam.Suffix, e2etest.At(fam.Node(w.Client()), 8081)); got.Server != "app" {
-			t.Errorf("IPv%s: the client reached %q", fam.Suffix, got.Server)
-		}
-	}
+	mustReach(t, w, app)
 }
 
 // The helper matches the allowlist of the tuning plugin.
