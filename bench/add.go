@@ -9,6 +9,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -78,18 +80,30 @@ func interfacePlugins() []interfacePlugin {
 	}
 }
 
-func (i interfacePlugin) conflist(dual bool) ([]byte, error) {
-	ranges := [][]object{{{"subnet": "10.1.0.0/16"}}}
+// perNetwork is how many pods a network has room for.
+func (i interfacePlugin) perNetwork() int {
+	if _, bridged := i.keys["bridge"]; bridged {
+		return subject.BridgePods
+	}
+	return math.MaxInt
+}
+
+// conflist is the network with number n, each with a bridge and addresses of its own.
+func (i interfacePlugin) conflist(n int, dual bool) ([]byte, error) {
+	ranges := [][]object{{{"subnet": fmt.Sprintf("10.%d.0.0/16", 1+n)}}}
 	routes := []object{{"dst": "0.0.0.0/0"}}
 	if dual {
-		ranges = append(ranges, []object{{"subnet": "fd00:10:1::/64"}})
+		ranges = append(ranges, []object{{"subnet": fmt.Sprintf("fd00:10:%x::/64", 1+n)}})
 		routes = append(routes, object{"dst": "::/0"})
 	}
 	conf := object{"type": i.name, "ipam": object{"type": "host-local", "ranges": ranges, "routes": routes}}
-	for k, v := range i.keys {
-		conf[k] = v
+	maps.Copy(conf, i.keys)
+	name := "bench"
+	if n > 0 {
+		name = fmt.Sprintf("bench%d", n)
+		conf["bridge"] = fmt.Sprintf("cni%d", n)
 	}
-	return json.Marshal(object{"cniVersion": "1.0.0", "name": "bench", "plugins": append([]object{conf}, i.chained...)})
+	return json.Marshal(object{"cniVersion": "1.0.0", "name": name, "plugins": append([]object{conf}, i.chained...)})
 }
 
 // adds is one run of "bench add".
@@ -257,32 +271,62 @@ func (a *adds) build(ctx context.Context, s subject.Suite, i interfacePlugin, po
 	if err := l.Node.Do(func() error { return prepareNode(i) }); err != nil {
 		return p, err
 	}
-	list, err := i.conflist(a.dual)
-	if err != nil {
-		return p, err
-	}
-	if p.runtime, err = l.Node.CNI(netlab.CNIOptions{Path: []string{s.BinDir}, Conflist: list, Exec: p.timer}); err != nil {
-		return p, err
-	}
-	for n := range pods - 1 {
-		if err := p.fill(ctx, fmt.Sprintf("other%d", n)); err != nil {
+	for n, first := 0, 0; first < pods; n++ {
+		list, err := i.conflist(n, a.dual)
+		if err != nil {
 			return p, err
 		}
+		if p.runtime, err = l.Node.CNI(netlab.CNIOptions{Path: []string{s.BinDir}, Conflist: list, Exec: p.timer}); err != nil {
+			return p, err
+		}
+		end := first + min(i.perNetwork(), pods-first)
+		// The last one is the pod of the cycles, so that is on the last network.
+		if err := p.fill(ctx, i, first, min(end, pods-1), pods >= subject.ManyPods); err != nil {
+			return p, err
+		}
+		first = end
 	}
 	p.pod, err = l.Node.NewPod("pod")
 	return p, err
 }
 
-// fill attaches a pod that stays.
-func (p *place) fill(ctx context.Context, name string) error {
-	pod, err := p.lab.Node.NewPod(name)
-	if err != nil {
-		return err
+// fill attaches pods that stay, with the numbers from first to before end. With shared, a namespace has subject.NetnsPods of them.
+func (p *place) fill(ctx context.Context, i interfacePlugin, first, end int, shared bool) error {
+	perNetns := 1
+	if shared {
+		perNetns = subject.NetnsPods
 	}
-	defer pod.Close() // its path keeps it
-	_, err = p.runtime.Add(ctx, netlab.Attachment{ContainerID: name, NetNS: pod.Path})
-	p.timer.take()
-	return errors.Join(err, ctx.Err())
+	path := ""
+	for n := range end - first {
+		name := fmt.Sprintf("other%d", first+n)
+		if n%perNetns == 0 {
+			pod, err := p.lab.Node.NewPod(name)
+			if err != nil {
+				return err
+			}
+			path = pod.Path
+			if err := pod.Close(); err != nil { // its path keeps it
+				return err
+			}
+		}
+		att := i.attachment(name, path, subject.FirstHostPort+first+n)
+		att.IfName = fmt.Sprintf("eth%d", n%perNetns)
+		_, err := p.runtime.Add(ctx, att)
+		p.timer.take()
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attachment has a published port, if the chain publishes any.
+func (i interfacePlugin) attachment(id, netns string, hostPort int) netlab.Attachment {
+	att := netlab.Attachment{ContainerID: id, NetNS: netns}
+	if i.chained != nil {
+		att.Capabilities = map[string]any{"portMappings": []object{{"hostPort": hostPort, "containerPort": 80, "protocol": "tcp"}}}
+	}
+	return att
 }
 
 // prepareNode asks for the kind of device and makes what the plugin needs.
@@ -305,10 +349,7 @@ func prepareNode(i interfacePlugin) error {
 }
 
 func (a *adds) cycle(ctx context.Context, i interfacePlugin, p *place, cycle, pods int) error {
-	att := netlab.Attachment{ContainerID: fmt.Sprintf("c%d", cycle), NetNS: p.pod.Path}
-	if i.chained != nil {
-		att.Capabilities = map[string]any{"portMappings": []object{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
-	}
+	att := i.attachment(fmt.Sprintf("c%d", cycle), p.pod.Path, 8080)
 	for _, v := range []struct {
 		name      string
 		do        func() error

@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,6 +74,25 @@ func TestPrivilegedAddPods(t *testing.T) {
 	}
 	if err := runAdd(t.Context(), []string{"-plugins", "ptp,host-device", "-pods", "3"}); err == nil || !strings.Contains(err.Error(), "host-device") {
 		t.Errorf("three pods and one device: %v", err)
+	}
+}
+
+// More pods than a bridge has room for are on several, with addresses of their own.
+func TestNetworksOfManyPods(t *testing.T) {
+	chain := theChain()
+	if got := chain.perNetwork(); got != subject.BridgePods {
+		t.Errorf("%d pods on a bridge, want %d", got, subject.BridgePods)
+	}
+	for n, want := range []string{`"bridge":"cni0"`, `"bridge":"cni1"`} {
+		list, err := chain.conflist(n, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{want, fmt.Sprintf("10.%d.0.0/16", n+1), fmt.Sprintf("fd00:10:%d::/64", n+1)} {
+			if !strings.Contains(string(list), want) {
+				t.Errorf("network %d: no %s in %s", n, want, list)
+			}
+		}
 	}
 }
 

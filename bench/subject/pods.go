@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// bridgePods are the pods of a bridge: the kernel allows 1,023 ports. Each has a network of its own.
-	bridgePods = 1000
-	// netnsPods are the attachments of a pod netns from manyPods pods on: thousands of namespaces take gigabytes, and no packet
+	// BridgePods are the pods of a bridge: the kernel allows 1,023 ports. Each has a network of its own.
+	BridgePods = 1000
+	// NetnsPods are the attachments of a pod netns from ManyPods pods on: thousands of namespaces take gigabytes, and no packet
 	// meets them.
-	netnsPods, manyPods = 50, 1001
+	NetnsPods, ManyPods = 50, 1001
 	// toolClients is how many connections the server answers at once: 32, and room for stragglers.
 	toolClients = 40
 	// Iperf3Port and SockperfPort are where these tools' servers listen, on the node as in the pod.
@@ -57,7 +57,7 @@ func (w *World) conflist(i int) ([]byte, error) {
 
 // attachPods makes the pods, on as many bridges as they need, and returns where the server belongs.
 func (w *World) attachPods(ctx context.Context, progress func(int)) (*netlab.NS, netip.AddrPort, error) {
-	for i := range (w.Pods + bridgePods - 1) / bridgePods {
+	for i := range (w.Pods + BridgePods - 1) / BridgePods {
 		list, err := w.conflist(i)
 		if err != nil {
 			return nil, netip.AddrPort{}, err
@@ -113,7 +113,7 @@ func (w *World) fill(ctx context.Context, at int, progress func(int)) (server *n
 		defer mu.Unlock()
 		return len(errs) > 0
 	}
-	shared, used := "", netnsPods
+	shared, used := "", NetnsPods
 	for i := 0; i < w.Pods && err == nil && !failed(); i++ {
 		j := podJob{number: i, server: i == at}
 		switch {
@@ -122,10 +122,10 @@ func (w *World) fill(ctx context.Context, at int, progress func(int)) (server *n
 			continue
 		case j.server:
 			server, j.netns, err = w.netns(i, true)
-		case w.Pods < manyPods:
+		case w.Pods < ManyPods:
 			_, j.netns, err = w.netns(i, false)
 		default:
-			if used == netnsPods {
+			if used == NetnsPods {
 				_, shared, err = w.netns(i, false)
 				used = 0
 			}
@@ -154,7 +154,7 @@ func (w *World) attach(ctx context.Context, j podJob) error {
 	if j.server && w.Tools {
 		a.Capabilities["portMappings"] = append(a.Capabilities["portMappings"].([]object), toolPorts()...)
 	}
-	if _, err := w.bridges[j.number/bridgePods].Add(ctx, a); err != nil {
+	if _, err := w.bridges[j.number/BridgePods].Add(ctx, a); err != nil {
 		return fmt.Errorf("ADD of pod %d: %w", j.number, err)
 	}
 	return nil
