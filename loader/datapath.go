@@ -255,11 +255,6 @@ func InPrivateMountNS() bool {
 	return pintree.InPrivateMountNS()
 }
 
-// SizeKey is the key of mapSizes in the node configuration that the size of a map comes from; empty: it is fixed.
-func SizeKey(name string) string {
-	return pintree.SizeKey(name)
-}
-
 // Resolve finds what Enable needs to know of the device ifname in the namespace at netnsPath: its host veth, the device its
 // packets are routed from, hardware addresses, MTU and addresses. Ref is left to the caller. It is for plugins that follow a
 // main plugin that is not ours. The error wraps ErrNoDevice where the device has no end in this namespace.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/node"
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
@@ -64,6 +65,12 @@ func (m *MapStatus) CanFill() bool {
 // Evicts reports whether the kernel makes room in the map by taking out what was not used for longest. Such a map is full after a while,
 // mostly of what has ended: how many entries it has says nothing.
 func (m *MapStatus) Evicts() bool { return strings.HasPrefix(m.Type, "LRU") }
+
+// SizeKey is the key of mapSizes in the node configuration that Max comes from; empty: it is fixed.
+func (m *MapStatus) SizeKey() string { return pintree.SizeKey(m.Name) }
+
+// HasConnections reports whether the map is the table of connections.
+func (m *MapStatus) HasConnections() bool { return m.Name == pintree.MapConntrack }
 
 // DropCount is the number of packets dropped for one reason.
 type DropCount struct {

@@ -151,7 +151,7 @@ func checkMaps(f *Facts) []Finding {
 		entries := m.Entries
 		if m.Evicts() {
 			entries = 0
-			if isConnections(m) {
+			if m.HasConnections() {
 				entries = f.Connections
 			}
 		}
@@ -159,7 +159,7 @@ func checkMaps(f *Facts) []Finding {
 			continue
 		}
 		text, what := fmt.Sprintf("the map %s has %d of %d entries: ", m.Name, entries, m.Max), "its size is fixed: take out what is not needed"
-		if key := loader.SizeKey(m.Name); key != "" {
+		if key := m.SizeKey(); key != "" {
 			what = fmt.Sprintf("raise %q in \"mapSizes\" of %s, then sluice unload on a drained node", key, nodeconf.DefaultPath)
 		} else if m.Name == "sl_uplinks" {
 			what = fmt.Sprintf("its size is fixed: name the devices that carry traffic out in \"uplinks\" of %s", nodeconf.DefaultPath)
@@ -172,9 +172,6 @@ func checkMaps(f *Facts) []Finding {
 	}
 	return out
 }
-
-// isConnections says that a map is the table of connections.
-func isConnections(m loader.MapStatus) bool { return loader.SizeKey(m.Name) == "conntrack" }
 
 // checkOthers names what others have attached to the devices that we use, and
 // says who sees a packet first.

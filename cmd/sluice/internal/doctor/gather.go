@@ -93,7 +93,7 @@ func (f *Facts) datapath(ctx context.Context) {
 // countConnections counts those that have not ended, if the table that has them looks full. It is a walk over the table.
 func (f *Facts) countConnections(ctx context.Context, dp *loader.Datapath) error {
 	if f.Status == nil || !slices.ContainsFunc(f.Status.Maps, func(m loader.MapStatus) bool {
-		return isConnections(m) && float64(m.Entries) >= nearlyFull*float64(m.Max)
+		return m.HasConnections() && float64(m.Entries) >= nearlyFull*float64(m.Max)
 	}) {
 		return nil
 	}

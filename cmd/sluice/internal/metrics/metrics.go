@@ -268,7 +268,7 @@ func (s sink) maps(n *Node) {
 		case !m.CanFill() || m.Max == 0:
 		case !m.Evicts():
 			s.gauge(mapPressure, float64(m.Entries)/float64(m.Max), m.Name)
-		case loader.SizeKey(m.Name) == "conntrack" && n.Connections != nil:
+		case m.HasConnections() && n.Connections != nil:
 			s.gauge(mapPressure, float64(n.living())/float64(m.Max), m.Name)
 		}
 	}
