@@ -231,8 +231,8 @@ func (d *Datapath) Status(ctx context.Context) (*Status, error) {
 	return status.New(d.tree).Status(ctx, nil)
 }
 
-// StatusCounted is Status, with the entries of maps that a walk has counted before (FlowFilter.Counted).
-func (d *Datapath) StatusCounted(ctx context.Context, counted map[string]int) (*Status, error) {
+// StatusCounted is Status, with the use of maps that a walk has counted before (FlowFilter.Counted).
+func (d *Datapath) StatusCounted(ctx context.Context, counted map[string]conntrack.Use) (*Status, error) {
 	return status.New(d.tree).Status(ctx, counted)
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 )
 
 // A walk of the connections counts what Status would count, whatever it looks for, and Status believes it.
@@ -18,36 +19,40 @@ func TestPrivilegedFlowsCounted(t *testing.T) {
 	m, err := ebpf.LoadPinnedMap(d.tree.Paths.MapPin(pintree.MapConntrack), nil)
 	e.ok(err)
 	defer m.Close()
-	for port, flags := range []uint32{0, uint32(bpfgen.TypesSlCtFlagSL_CT_REVERSE), 0} {
-		e.ok(m.Put(&bpfgen.TypesSlTuple{Proto: 6, LocalPort: uint16(port)}, &bpfgen.TypesSlCtEntry{Flags: flags, Owner: 7}))
+	masqueraded, reverse, reset := uint32(bpfgen.TypesSlCtFlagSL_CT_SNAT), uint32(bpfgen.TypesSlCtFlagSL_CT_REVERSE), uint32(bpfgen.TypesSlCtFlagSL_CT_RST)
+	for port, flags := range []uint32{masqueraded, reverse, 0, reset} {
+		now := uint64(conntrack.Now())
+		e.ok(m.Put(&bpfgen.TypesSlTuple{Proto: 6, LocalPort: uint16(port)}, &bpfgen.TypesSlCtEntry{Flags: flags, Owner: 7, LastSeen: now}))
 	}
-	counted, udp := map[string]int{}, 0
+	e.ok(m.Put(&bpfgen.TypesSlTuple{Proto: 6, LocalPort: 99}, &bpfgen.TypesSlCtEntry{Owner: 7})) // idle since the boot: it has expired
+	counted, udp := map[string]conntrack.Use{}, 0
 	for _, err := range d.Flows(e.ctx, FlowFilter{Proto: 17, Counted: counted}) {
 		e.ok(err)
 		udp++
 	}
-	if udp != 0 || counted[pintree.MapConntrack] != 3 {
+	if udp != 0 || counted[pintree.MapConntrack] != (conntrack.Use{Entries: 5, Living: 3}) {
 		t.Errorf("%d flows of UDP, %v", udp, counted)
 	}
-	entries := func(st *Status, err error) map[string]int {
+	use := func(st *Status, err error) map[string]conntrack.Use {
 		t.Helper()
 		e.ok(err)
-		all := map[string]int{}
+		all := map[string]conntrack.Use{}
 		for _, m := range st.Maps {
-			all[m.Name] = m.Entries
+			all[m.Name] = conntrack.Use{Entries: m.Entries, Living: m.InUse}
 		}
 		return all
 	}
-	want := entries(d.Status(e.ctx))
+	want := use(d.Status(e.ctx))
 	for name, n := range counted {
 		if n != want[name] {
-			t.Errorf("%s: %d entries counted, Status says %d", name, n, want[name])
+			t.Errorf("%s: counted %+v, Status says %+v", name, n, want[name])
 		}
 	}
 	if len(counted) != 2 {
 		t.Errorf("counted %v, not both tables", counted)
 	}
-	if got := entries(d.StatusCounted(e.ctx, map[string]int{pintree.MapConntrack: 9})); got[pintree.MapConntrack] != 9 || got[pintree.MapEndpoints] != want[pintree.MapEndpoints] {
+	before := conntrack.Use{Entries: 9, Living: 4}
+	if got := use(d.StatusCounted(e.ctx, map[string]conntrack.Use{pintree.MapConntrack: before})); got[pintree.MapConntrack] != before || got[pintree.MapEndpoints] != want[pintree.MapEndpoints] {
 		t.Errorf("%v", got)
 	}
 }

@@ -242,8 +242,8 @@ func TestPrivilegedUpgradeMakesPlaces(t *testing.T) {
 	d = e.open()
 	ct, err := d.tree.Pinned(pintree.MapConntrack)
 	e.ok(err)
-	if n, err := conntrack.New(ct).Len(); n != 1 || err != nil {
-		t.Errorf("%d connections after the upgrade, %v", n, err)
+	if use, err := conntrack.New(ct).Use(conntrack.Now()); use.Entries != 1 || err != nil {
+		t.Errorf("%+v after the upgrade, %v", use, err)
 	}
 	id, ok := d.tree.Paths.Committed()
 	if !ok {

@@ -165,9 +165,9 @@ func TestPrivilegedSourceGone(t *testing.T) {
 		for _, name := range []string{pintree.MapConntrack, pintree.MapConntrackUnassured} {
 			m, err := d.tree.Pinned(name)
 			e.ok(err)
-			got, err := conntrack.New(m).Len()
+			use, err := conntrack.New(m).Use(conntrack.Now())
 			e.ok(err)
-			n += got
+			n += use.Entries
 		}
 		return n
 	}

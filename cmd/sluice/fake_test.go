@@ -118,12 +118,12 @@ func (fake fakeDatapath) Unload(context.Context) error {
 
 func (fake fakeDatapath) Status(context.Context) (*loader.Status, error) { return fake.n.status, nil }
 
-func (fake fakeDatapath) StatusCounted(_ context.Context, counted map[string]int) (*loader.Status, error) {
+func (fake fakeDatapath) StatusCounted(_ context.Context, counted map[string]conntrack.Use) (*loader.Status, error) {
 	st := *fake.n.status
 	st.Maps = slices.Clone(st.Maps)
 	for i := range st.Maps {
-		if n, ok := counted[st.Maps[i].Name]; ok {
-			st.Maps[i].Entries = n
+		if use, ok := counted[st.Maps[i].Name]; ok {
+			st.Maps[i].Entries, st.Maps[i].InUse = use.Entries, use.Living
 		}
 	}
 	return &st, nil
@@ -145,7 +145,9 @@ func (fake fakeDatapath) Flows(_ context.Context, f loader.FlowFilter) iter.Seq2
 	return func(yield func(loader.Flow, error) bool) {
 		for _, flow := range fake.n.flows {
 			if f.Counted != nil {
-				f.Counted["sl_ct"]++
+				use := f.Counted["sl_ct"]
+				use.Entries, use.Living = use.Entries+1, use.Living+1
+				f.Counted["sl_ct"] = use
 			}
 			if f.Pod.IsValid() && flow.Pod.Addr() != f.Pod {
 				continue
@@ -293,9 +295,9 @@ func fakeStatus() *loader.Status {
 		Skipped:       []loader.SkippedDevice{{Ifindex: 3, Name: "wg0", Why: "no Ethernet header"}},
 		HostAddresses: []loader.HostAddress{{Addr: addr("192.0.2.1"), Ifindex: 2}},
 		Maps: []loader.MapStatus{
-			{Name: "sl_endpoints", Type: "Hash", ID: 5, Entries: 4, Max: 16384},
-			{Name: "sl_ct", Type: "LRUHash", ID: 6, Entries: 65536, Max: 131072},
-			{Name: "sl_drop_reasons", Type: "PerCPUArray", ID: 7, Entries: 8, Max: 8},
+			{Name: "sl_endpoints", Type: "Hash", ID: 5, Entries: 4, InUse: 4, Max: 16384},
+			{Name: "sl_ct", Type: "LRUHash", ID: 6, Entries: 131072, InUse: 65536, Max: 131072},
+			{Name: "sl_drop_reasons", Type: "PerCPUArray", ID: 7, Entries: 8, InUse: 8, Max: 8},
 		},
 		Drops: []loader.DropCount{{Reason: "spoofed source address", Packets: 3}, {Reason: "no free source port"}},
 		Endpoints: []loader.EndpointStatus{

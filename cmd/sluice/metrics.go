@@ -142,9 +142,9 @@ func datapathMetrics(ctx context.Context, dp reader, n *metrics.Node, names owne
 		n.HostPorts[flowevent.Protocol(p.Proto)]++
 	}
 	n.Connections = map[metrics.Connections]int{}
-	ofOwner, entries := map[uint64]int{}, map[string]int{}
+	ofOwner, use := map[uint64]int{}, map[string]conntrack.Use{}
 	counted := func(yield func(loader.Flow, error) bool) { // one walk of the tables for all
-		for f, err := range dp.Flows(ctx, loader.FlowFilter{All: true, Counted: entries}) {
+		for f, err := range dp.Flows(ctx, loader.FlowFilter{All: true, Counted: use}) {
 			if err == nil {
 				n.Connections[metrics.Connections{Kind: f.Kind, State: f.State}]++
 				ofOwner[f.Owner]++
@@ -158,7 +158,7 @@ func datapathMetrics(ctx context.Context, dp reader, n *metrics.Node, names owne
 	if err != nil {
 		return err
 	}
-	st, err := dp.StatusCounted(ctx, entries)
+	st, err := dp.StatusCounted(ctx, use)
 	if err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ type datapath interface {
 // reader is the part that changes nothing.
 type reader interface {
 	Status(ctx context.Context) (*loader.Status, error)
-	StatusCounted(ctx context.Context, counted map[string]int) (*loader.Status, error)
+	StatusCounted(ctx context.Context, counted map[string]conntrack.Use) (*loader.Status, error)
 	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
 	HostPorts(ctx context.Context) ([]hostport.Entry, error)
 	Flows(ctx context.Context, f loader.FlowFilter) iter.Seq2[loader.Flow, error]

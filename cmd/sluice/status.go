@@ -256,7 +256,7 @@ func (a *app) programsText(d deviceView) string {
 
 func (a *app) statusMaps(v statusView) error {
 	t := table{columns: []column{
-		{name: "MAP"}, {name: "ENTRIES", align: right}, {name: "MAX", align: right}, {name: "FILL", align: right}, {name: "TYPE", drop: 1},
+		{name: "MAP"}, {name: "ENTRIES", align: right, drop: 2}, {name: "IN USE", align: right}, {name: "MAX", align: right}, {name: "FILL", align: right}, {name: "TYPE", drop: 1},
 	}}
 	for _, m := range v.Maps {
 		fill := "-"
@@ -266,7 +266,7 @@ func (a *app) statusMaps(v statusView) error {
 		case !a.wide:
 			continue
 		}
-		t.add(m.Name, strconv.Itoa(m.Entries), strconv.Itoa(m.Max), fill, m.Type)
+		t.add(m.Name, strconv.Itoa(m.Entries), strconv.Itoa(m.InUse), strconv.Itoa(m.Max), fill, m.Type)
 	}
 	return errors.Join(a.say(""), a.table(&t))
 }

@@ -102,8 +102,9 @@ type mapView struct {
 	Type    string   `json:"type"`
 	ID      uint32   `json:"id"`
 	Entries int      `json:"entries"`
+	InUse   int      `json:"in_use"` // entries, but in the tables of connections those of connections that have not ended
 	Max     int      `json:"max"`
-	Fill    *float64 `json:"fill"` // 0 to 1; null for an array, which is always full
+	Fill    *float64 `json:"fill"` // in_use of max, 0 to 1; null where nothing tells it: an array is always full
 }
 
 type dropView struct {
@@ -175,9 +176,8 @@ func (v *statusView) fill(st *loader.Status) {
 		v.HostAddresses = append(v.HostAddresses, hostAddressView{h.Addr, h.Ifindex})
 	}
 	for _, m := range st.Maps {
-		mv := mapView{Name: m.Name, Type: m.Type, ID: m.ID, Entries: m.Entries, Max: m.Max}
-		if m.Max > 0 && m.CanFill() {
-			fill := float64(m.Entries) / float64(m.Max)
+		mv := mapView{Name: m.Name, Type: m.Type, ID: m.ID, Entries: m.Entries, InUse: m.InUse, Max: m.Max}
+		if fill, ok := m.Fill(); ok {
 			mv.Fill = &fill
 		}
 		v.Maps = append(v.Maps, mv)

@@ -39,8 +39,8 @@ func pageNode() *fakeNode {
 	n := newFakeNode()
 	n.records, n.ports, n.flows = nil, nil, nil
 	n.status.Endpoints, n.policies = nil, nil
-	n.status.Maps = append(n.status.Maps, loader.MapStatus{Name: "sl_hostports", Type: "Hash", ID: 8, Entries: 6, Max: 16384},
-		loader.MapStatus{Name: "sl_ct_unassured", Type: "LRUHash", ID: 9, Entries: 61_200, Max: 65536})
+	n.status.Maps = append(n.status.Maps, loader.MapStatus{Name: "sl_hostports", Type: "Hash", ID: 8, Entries: 6, InUse: 6, Max: 16384},
+		loader.MapStatus{Name: "sl_ct_unassured", Type: "LRUHash", ID: 9, Entries: 65536, InUse: 61_200, Max: 65536})
 	for i := range 12 {
 		id := busyPod(i)
 		section := attachments.Section{State: attachments.StateDone}

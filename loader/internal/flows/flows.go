@@ -25,12 +25,12 @@ func (t Table) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
 				yield(Flow{}, err)
 				return
 			}
-			more, entries := true, 0
+			more, use := true, conntrack.Use{}
 			err = conntrack.New(m).Each(func(r *conntrack.Record) bool {
 				if ctx.Err() != nil {
 					return false
 				}
-				entries++
+				use.Count(r, now)
 				s := newFlow(r, now)
 				if f.matches(r, s) {
 					more = yield(s, nil)
@@ -41,7 +41,7 @@ func (t Table) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
 				return
 			}
 			if f.Counted != nil {
-				f.Counted[name] = entries
+				f.Counted[name] = use
 			}
 			if err == nil {
 				err = ctx.Err()
@@ -119,8 +119,8 @@ type FlowFilter struct {
 	Pod   netip.Addr
 	Proto uint8
 	All   bool // also flows that have expired and wait to be overwritten
-	// Counted gets the number of entries of each map by its name: all that the walk has seen, whether they match or not.
-	Counted map[string]int
+	// Counted gets the use of each map by its name: by all that the walk has seen, whether it matches or not.
+	Counted map[string]conntrack.Use
 }
 
 // durations for display are not finer than this.

@@ -43,7 +43,7 @@ func (view View) Decision() (*Status, error) {
 
 // Status describes the datapath as it is now. Counting the entries of the flow tables takes most of its time. counted has the entries of
 // maps that the caller has counted already, by name.
-func (view View) Status(ctx context.Context, counted map[string]int) (*Status, error) {
+func (view View) Status(ctx context.Context, counted map[string]conntrack.Use) (*Status, error) {
 	s, err := view.Decision()
 	if errors.Is(err, pintree.ErrNotLoaded) { // the run directory was emptied: what is pinned still tells the rest
 		s, err = &Status{Backend: "ebpf", Reason: "the record of the decision is gone", Kernel: bpfsys.KernelRelease(), PinPath: view.Paths.Dir}, nil
@@ -170,7 +170,7 @@ func sorted(set map[int]bool) []int {
 	return out
 }
 
-func (view View) mapStatus(ctx context.Context, s *Status, counted map[string]int) error {
+func (view View) mapStatus(ctx context.Context, s *Status, counted map[string]conntrack.Use) error {
 	pins, err := pintree.Names(view.Paths.Maps())
 	if err != nil {
 		return err
@@ -185,23 +185,31 @@ func (view View) mapStatus(ctx context.Context, s *Status, counted map[string]in
 			return err
 		}
 		st := MapStatus{Name: name, Type: m.Type().String(), ID: m.ID(), Max: int(m.MaxEntries())}
-		n, known := counted[name]
+		use, known := counted[name]
 		if !known {
-			if n, err = entries(name, m); err != nil {
+			if use, err = usage(name, m); err != nil {
 				return fmt.Errorf("map %s: %w", name, err)
 			}
 		}
-		st.Entries = n
+		// An index that the kernel has evicted is counted with its connection, and has no entry.
+		st.Entries, st.InUse = use.Entries, min(use.Living, use.Entries)
 		s.Maps = append(s.Maps, st)
 	}
 	return nil
 }
 
-// entries counts what is in a map.
-func entries(name string, m *bpfsys.Map) (int, error) {
+// usage counts what is in a map.
+func usage(name string, m *bpfsys.Map) (conntrack.Use, error) {
 	switch name {
 	case pintree.MapConntrack, pintree.MapConntrackUnassured:
-		return conntrack.New(m).Len()
+		return conntrack.New(m).Use(conntrack.Now())
+	}
+	n, err := entries(name, m)
+	return conntrack.Use{Entries: n, Living: n}, err
+}
+
+func entries(name string, m *bpfsys.Map) (int, error) {
+	switch name {
 	case pintree.MapEndpoints:
 		return endpoint.New(m, cacheepoch.Epoch{}).Len()
 	case pintree.MapHostPorts:

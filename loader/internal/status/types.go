@@ -54,7 +54,18 @@ type MapStatus struct {
 	Type    string `json:"type"`
 	ID      uint32 `json:"id"`
 	Entries int    `json:"entries"`
+	InUse   int    `json:"inUse"` // Entries, but in the tables of connections those of connections that have not ended
 	Max     int    `json:"max"`
+}
+
+// Fill is the part of the map that is in use, 0 to 1. ok is false where nothing tells: an array is always full, and a map that evicts
+// mostly has what nobody needs.
+func (m *MapStatus) Fill() (fill float64, ok bool) {
+	counted := m.Name == pintree.MapConntrack || m.Name == pintree.MapConntrackUnassured
+	if m.Max == 0 || !m.CanFill() || m.Evicts() && !counted {
+		return 0, false
+	}
+	return float64(m.InUse) / float64(m.Max), true
 }
 
 // CanFill reports whether Entries can be less than Max: an array is always full.
@@ -68,9 +79,6 @@ func (m *MapStatus) Evicts() bool { return strings.HasPrefix(m.Type, "LRU") }
 
 // SizeKey is the key of mapSizes in the node configuration that Max comes from; empty: it is fixed.
 func (m *MapStatus) SizeKey() string { return pintree.SizeKey(m.Name) }
-
-// HasConnections reports whether the map is the table of connections.
-func (m *MapStatus) HasConnections() bool { return m.Name == pintree.MapConntrack }
 
 // DropCount is the number of packets dropped for one reason.
 type DropCount struct {

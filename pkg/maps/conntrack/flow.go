@@ -46,6 +46,8 @@ const (
 	finRX     = Flags(bpfgen.TypesSlCtFlagSL_CT_FIN_RX)
 	rst       = Flags(bpfgen.TypesSlCtFlagSL_CT_RST)
 	localPeer = Flags(bpfgen.TypesSlCtFlagSL_CT_PEER_LOCAL)
+	// SL_CT_HAS_REVERSE of bpf/lib/conntrack/conntrack_table.h: the connection has a reverse entry in the same table.
+	hasReverse = snat | Flags(bpfgen.TypesSlCtFlagSL_CT_CLIENT_PORT|bpfgen.TypesSlCtFlagSL_CT_HAIRPIN|bpfgen.TypesSlCtFlagSL_CT_POD_SNAT)
 )
 
 // Names returns the names of the bits that are set, in the order of the enum.
@@ -204,8 +206,32 @@ func (m Map) eachRaw(f func(*bpfgen.TypesSlTuple, *bpfgen.TypesSlCtEntry) bool) 
 	return codec.Each(m.m, f)
 }
 
-// Len returns the number of entries, indexes and expired ones too.
-func (m Map) Len() (int, error) { return codec.Count[bpfgen.TypesSlTuple, bpfgen.TypesSlCtEntry](m.m) }
+// Use is how much of a table is in use.
+type Use struct {
+	Entries int // all: those of connections that have ended, and indexes, too
+	Living  int // those of connections that have not ended, and their indexes
+}
+
+// Count counts an entry. An index does not say whether its connection has ended, so it is counted with the connection.
+func (u *Use) Count(r *Record, now Time) {
+	u.Entries++
+	switch {
+	case r.IsIndex() || IsOver(r.State(now)):
+	case r.Flags&hasReverse != 0:
+		u.Living += 2
+	default:
+		u.Living++
+	}
+}
+
+// Use counts the entries by a walk.
+func (m Map) Use(now Time) (u Use, err error) {
+	err = m.Each(func(r *Record) bool {
+		u.Count(r, now)
+		return true
+	})
+	return u, err
+}
 
 func decode(k *bpfgen.TypesSlTuple, v *bpfgen.TypesSlCtEntry) *Record {
 	return &Record{

@@ -46,6 +46,25 @@ func TestState(t *testing.T) {
 	}
 }
 
+// An index counts with its connection, which alone tells whether it has ended.
+func TestUse(t *testing.T) {
+	t.Parallel()
+	const now = 1000 * time.Hour
+	var u Use
+	for _, flags := range []Flags{
+		assured,                            // 1
+		assured | snat, index | snat,       // 2
+		assured | dnat,                     // 1: it has no index
+		assured | rst | snat, index | snat, // ended
+	} {
+		u.Count(&Record{Key: Key{Proto: unix.IPPROTO_TCP}, Flags: flags, LastSeen: now}, now)
+	}
+	u.Count(&Record{Key: Key{Proto: unix.IPPROTO_TCP}, Flags: assured | snat}, now) // expired
+	if want := (Use{Entries: 7, Living: 4}); u != want {
+		t.Errorf("%+v, want %+v", u, want)
+	}
+}
+
 // A stamp of another CPU may be newer than the clock that was read before it.
 func TestIdleIsNeverNegative(t *testing.T) {
 	t.Parallel()

@@ -141,24 +141,17 @@ func unseen(f *Facts) []Finding {
 // nearlyFull is the share of a map from which on it is said.
 const nearlyFull = 0.9
 
-// checkMaps looks for maps without room. Of the tables that make their own, it judges the one of connections, by those that have not ended.
+// checkMaps looks for maps without room.
 func checkMaps(f *Facts) []Finding {
 	if f.Status == nil {
 		return nil
 	}
 	var out []Finding
 	for _, m := range f.Status.Maps {
-		entries := m.Entries
-		if m.Evicts() {
-			entries = 0
-			if m.HasConnections() {
-				entries = f.Connections
-			}
-		}
-		if m.Max == 0 || strings.HasSuffix(m.Type, "Array") || float64(entries) < nearlyFull*float64(m.Max) {
+		if fill, ok := m.Fill(); !ok || fill < nearlyFull {
 			continue
 		}
-		text, what := fmt.Sprintf("the map %s has %d of %d entries: ", m.Name, entries, m.Max), "its size is fixed: take out what is not needed"
+		text, what := fmt.Sprintf("the map %s has %d of %d entries: ", m.Name, m.InUse, m.Max), "its size is fixed: take out what is not needed"
 		if key := m.SizeKey(); key != "" {
 			what = fmt.Sprintf("raise %q in \"mapSizes\" of %s, then sluice unload on a drained node", key, nodeconf.DefaultPath)
 		} else if m.Name == "sl_uplinks" {

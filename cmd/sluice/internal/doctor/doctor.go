@@ -46,16 +46,14 @@ type Facts struct {
 	Cgroup   string         // where programs for the node's own processes go; empty: nowhere
 	Status   *loader.Status // nil: nothing is loaded
 	Decision *loader.Status // nil: no call tried since boot
-	// Connections that have not ended are counted if their table has little room.
-	Connections int
-	Hooks       []loader.HookPrograms
-	Links       map[int]string // names by ifindex
-	Queues      map[int]string // kinds of the qdiscs that packets leave pods' host veths by
-	Records     []*attachments.Record
-	Choices     map[string]netfilter.Choice
-	Usage       netfilter.Usage
-	RuleSets    []netfilter.RuleSet
-	Forwards    []netfilter.ForwardChain
+	Hooks    []loader.HookPrograms
+	Links    map[int]string // names by ifindex
+	Queues   map[int]string // kinds of the qdiscs that packets leave pods' host veths by
+	Records  []*attachments.Record
+	Choices  map[string]netfilter.Choice
+	Usage    netfilter.Usage
+	RuleSets []netfilter.RuleSet
+	Forwards []netfilter.ForwardChain
 
 	Sysctls map[string]string // by path below /proc/sys; what the node does not have is not in it
 	TBF     error             // why the kernel has no token bucket or no IFB; nil: it has both, or was not asked

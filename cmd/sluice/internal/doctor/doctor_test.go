@@ -154,11 +154,11 @@ func TestChecks(t *testing.T) {
 			f.Status.Endpoints, f.Records = nil, nil
 		}, "uplinks", Info, "eth5", "sluice resync"},
 		{"no uplink", func(f *Facts) { f.Status.Devices = f.Status.Devices[2:] }, "uplinks", Warning, "no device is an uplink", "uplinks"},
-		{"full map", func(f *Facts) { f.Status.Maps[0].Entries = 95 }, "maps", Problem, "95 of 100", "raise \"endpoints\" in \"mapSizes\""},
-		{"full map of a fixed size", func(f *Facts) { f.Status.Maps[0].Name, f.Status.Maps[0].Entries = "sl_nomasq_cidrs", 100 }, "maps", Problem, "100 of 100", "size is fixed"},
-		{"full of uplinks", func(f *Facts) { f.Status.Maps[0].Name, f.Status.Maps[0].Entries = "sl_uplinks", 100 }, "maps", Problem, "100 of 100", "name the devices"},
+		{"full map", func(f *Facts) { f.Status.Maps[0].InUse = 95 }, "maps", Problem, "95 of 100", "raise \"endpoints\" in \"mapSizes\""},
+		{"full map of a fixed size", func(f *Facts) { f.Status.Maps[0].Name, f.Status.Maps[0].InUse = "sl_nomasq_cidrs", 100 }, "maps", Problem, "100 of 100", "size is fixed"},
+		{"full of uplinks", func(f *Facts) { f.Status.Maps[0].Name, f.Status.Maps[0].InUse = "sl_uplinks", 100 }, "maps", Problem, "100 of 100", "name the devices"},
 		{"full of connections", func(f *Facts) {
-			f.Status.Maps[0], f.Connections = loader.MapStatus{Name: "sl_ct", Type: "LRUHash", Entries: 100, Max: 100}, 95
+			f.Status.Maps[0] = loader.MapStatus{Name: "sl_ct", Type: "LRUHash", Entries: 100, InUse: 95, Max: 100}
 		}, "maps", Warning, "95 of 100 entries: idle connections are forgotten", `raise "conntrack" in "mapSizes"`},
 		{"before ours", other(loader.HookPrograms{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{theirs, ours}}), "other-programs", Warning, "eth0, ingress: program cil (#9) of somebody else by tcx runs before", "bpftool prog show id 9"},
 		{"after ours", other(loader.HookPrograms{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{ours, theirs}}), "other-programs", Info, "runs after", "fastPath"},
@@ -301,10 +301,13 @@ func TestRecordsInOrder(t *testing.T) {
 	}
 }
 
-// A table that evicts is full after a while, of connections that have ended.
+// A map that evicts is full after a while, of connections that have ended and of what nobody needs.
 func TestFullOfEndedConnections(t *testing.T) {
-	f := &Facts{Connections: 89, Status: &loader.Status{Maps: []loader.MapStatus{
-		{Name: "sl_ct", Type: "LRUHash", Entries: 100, Max: 100}, {Name: "sl_ct_unassured", Type: "LRUHash", Entries: 100, Max: 100},
+	f := &Facts{Status: &loader.Status{Maps: []loader.MapStatus{
+		{Name: "sl_ct", Type: "LRUHash", Entries: 100, InUse: 89, Max: 100},
+		{Name: "sl_ct_unassured", Type: "LRUHash", Entries: 100, InUse: 3, Max: 100},
+		{Name: "sl_sock_udp", Type: "LRUHash", Entries: 100, InUse: 100, Max: 100},
+		{Name: "sl_drop_reasons", Type: "PerCPUArray", Entries: 100, InUse: 100, Max: 100},
 	}}}
 	if found := checkMaps(f); len(found) > 0 {
 		t.Errorf("%+v", found)

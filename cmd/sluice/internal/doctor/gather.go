@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/ebpfload"
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/netfilter/choice"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -75,7 +74,6 @@ func (f *Facts) datapath(ctx context.Context) {
 		known = dp
 		f.Status, err = dp.Status(ctx)
 		f.note("the datapath", err)
-		f.note("the connections", f.countConnections(ctx, dp))
 	case !errors.Is(err, loader.ErrNotLoaded):
 		f.note("the datapath", err)
 	}
@@ -88,24 +86,6 @@ func (f *Facts) datapath(ctx context.Context) {
 	for _, l := range inventory.Links {
 		f.Links[l.Index] = l.Name
 	}
-}
-
-// countConnections counts those that have not ended, if the table that has them looks full. It is a walk over the table.
-func (f *Facts) countConnections(ctx context.Context, dp *loader.Datapath) error {
-	if f.Status == nil || !slices.ContainsFunc(f.Status.Maps, func(m loader.MapStatus) bool {
-		return m.HasConnections() && float64(m.Entries) >= nearlyFull*float64(m.Max)
-	}) {
-		return nil
-	}
-	for flow, err := range dp.Flows(ctx, loader.FlowFilter{All: true}) {
-		if err != nil {
-			return err
-		}
-		if !conntrack.IsOver(flow.State) {
-			f.Connections++
-		}
-	}
-	return nil
 }
 
 // rulesAgain looks once more if rules seem to be missing. An ADD may have ended between the look at the rules and the one at its record,

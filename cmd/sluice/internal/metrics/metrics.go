@@ -64,16 +64,6 @@ type Node struct {
 	Failed      map[string]bool // whether a part of the look failed
 }
 
-// living is how many connections have not ended.
-func (n *Node) living() (sum int) {
-	for by, count := range n.Connections {
-		if !conntrack.IsOver(by.State) {
-			sum += count
-		}
-	}
-	return sum
-}
-
 // Write writes the node's metrics in the text format of Prometheus.
 func Write(w io.Writer, n *Node) error {
 	r := prometheus.NewPedanticRegistry()
@@ -264,12 +254,8 @@ func (s sink) maps(n *Node) {
 	for _, m := range n.Status.Maps {
 		s.gauge(mapEntries, float64(m.Entries), m.Name)
 		s.gauge(mapMax, float64(m.Max), m.Name)
-		switch {
-		case !m.CanFill() || m.Max == 0:
-		case !m.Evicts():
-			s.gauge(mapPressure, float64(m.Entries)/float64(m.Max), m.Name)
-		case m.HasConnections() && n.Connections != nil:
-			s.gauge(mapPressure, float64(n.living())/float64(m.Max), m.Name)
+		if fill, ok := m.Fill(); ok {
+			s.gauge(mapPressure, fill, m.Name)
 		}
 	}
 }

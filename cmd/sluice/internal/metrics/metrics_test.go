@@ -32,7 +32,9 @@ func busy() *Node {
 			Total:     loader.EndpointCounter{RxPackets: 10, RxBytes: 1000, TxPackets: 20, TxBytes: 2000, RxFast: 7, TxFast: 15},
 			Endpoints: []loader.EndpointStatus{{Owner: 1}, {Owner: 2}},
 			Maps: []loader.MapStatus{
-				{Name: "sl_ct", Type: "LRUHash", Entries: 250, Max: 1000}, {Name: "sl_ct_unassured", Type: "LRUHash", Entries: 9, Max: 9}, {Name: "sl_endpoints", Type: "Hash", Entries: 25, Max: 100}, {Name: "sl_drop_reasons", Type: "PerCPUArray", Entries: 24, Max: 24},
+				{Name: "sl_ct", Type: "LRUHash", Entries: 250, InUse: 5, Max: 1000}, {Name: "sl_ct_unassured", Type: "LRUHash", Entries: 10, InUse: 1, Max: 10},
+				{Name: "sl_endpoints", Type: "Hash", Entries: 25, InUse: 25, Max: 100}, {Name: "sl_drop_reasons", Type: "PerCPUArray", Entries: 24, InUse: 24, Max: 24},
+				{Name: "sl_sock_udp", Type: "LRUHash", Entries: 8, InUse: 8, Max: 8},
 			},
 			Runs: []loader.ProgramRun{{Program: "sl_from_pod", Runs: 12, Time: 1500 * time.Microsecond}, {Program: "sl_to_pod"}},
 		},

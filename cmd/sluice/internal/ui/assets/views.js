@@ -160,7 +160,7 @@ export function rules(node) {
 
 export function maps(node) {
   return [
-    heading('Map pressure', h('p', { class: 'muted' }, 'What the kernel has room for, and how much of it is in use. A full connection table evicts what is not assured first.')),
+    heading('Map pressure', h('p', { class: 'muted' }, 'What the kernel has room for, and how much of it is in use. Connections that have ended do not count: their entries give way. A full connection table evicts what is not assured first.')),
     notLoaded(node),
     table({
       id: 'maps', label: 'Maps', rows: node.status.maps.filter((m) => m.fill !== null).sort((a, b) => b.fill - a.fill), key: (m) => m.name, empty: 'There are no maps.',
@@ -168,6 +168,7 @@ export function maps(node) {
         { name: 'Map', wide: true, cell: (m) => h('span', { class: 'mono' }, m.name), value: (m) => m.name },
         { name: 'Pressure', wide: true, cell: (m) => bar(m.fill, `${m.name}: ${percent(m.fill)}`) },
         { name: 'Fill', number: true, cell: (m) => percent(m.fill), value: (m) => m.fill },
+        { name: 'In use', number: true, cell: (m) => count(m.in_use), value: (m) => m.in_use },
         { name: 'Entries', number: true, cell: (m) => count(m.entries), value: (m) => m.entries },
         { name: 'Most', number: true, cell: (m) => count(m.max), value: (m) => m.max },
         { name: 'Type', cell: (m) => m.type },
