@@ -52,8 +52,8 @@ func TestUse(t *testing.T) {
 	const now = 1000 * time.Hour
 	var u Use
 	for _, flags := range []Flags{
-		assured,                            // 1
-		assured | snat, index | snat,       // 2
+		assured,                      // 1
+		assured | snat, index | snat, // 2
 		assured | dnat,                     // 1: it has no index
 		assured | rst | snat, index | snat, // ended
 	} {
