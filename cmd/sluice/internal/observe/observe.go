@@ -226,6 +226,9 @@ func (x *observer) connection(f *loader.Flow, what string) flowevent.Event {
 
 // show emits an event that the filter, the sample and the rate let pass. id is the same for all events of a connection.
 func (x *observer) show(e flowevent.Event, id uint64) error {
+	if e.Event == flowevent.Ended {
+		defer delete(x.backends, id) // also if nothing shows the end
+	}
 	switch {
 	case !x.Filter.Matches(&e):
 		return nil
@@ -245,9 +248,7 @@ func (x *observer) withBackend(e flowevent.Event, id uint64) flowevent.Event {
 		return e
 	}
 	known, ok := x.backends[id]
-	if e.Event == flowevent.Ended {
-		delete(x.backends, id)
-	} else if !ok {
+	if !ok && e.Event != flowevent.Ended {
 		if known = x.Backend(e.Number(), e.Source, e.Destination); known.IsValid() {
 			x.backends[id] = known
 		}

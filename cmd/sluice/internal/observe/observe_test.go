@@ -304,3 +304,28 @@ func TestBackend(t *testing.T) {
 		t.Errorf("asked %v, kept %v", asked, x.backends)
 	}
 }
+
+// What was shown of a connection whose end the rate does not let pass is forgotten all the same.
+func TestBackendOfLostEnd(t *testing.T) {
+	t.Parallel()
+	backend := netip.MustParseAddrPort("10.1.0.9:80")
+	x := &observer{
+		Options: Options{All: true, Backend: func(uint8, netip.AddrPort, netip.AddrPort) netip.AddrPort { return backend }},
+		src:     &walks{tables: [][]loader.Flow{{flowOf(1, 1, "new", func(f *loader.Flow) { f.PodOpened = true })}, {}, {}}},
+		table:   table{conns: map[key]conn{}}, backends: map[uint64]netip.AddrPort{}, limit: newLimit(1), lost: map[string]uint64{},
+	}
+	x.emit = func(e flowevent.Event) error {
+		if e.Backend != backend || len(x.backends) != 1 {
+			t.Errorf("%s: %s, kept %v", e.Event, e.Backend, x.backends)
+		}
+		return nil
+	}
+	for range 3 {
+		if err := x.again(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if x.lost[flowevent.LostRate] != 1 || len(x.backends) != 0 {
+		t.Errorf("lost %v, kept %v", x.lost, x.backends)
+	}
+}
