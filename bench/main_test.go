@@ -58,6 +58,22 @@ func TestPeersRefused(t *testing.T) {
 	}
 }
 
+// What a virtual machine has not, or would not be told, is refused before it boots.
+func TestGuestRefused(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"-guest", "6.12"}, "leave it out of -peers"},
+		{[]string{"-guest", "6.12", "-peers", "direct,sluice", "-sluice-bin", "bin"}, "-sluice-bin has no effect beside -guest"},
+		{[]string{"-guest", "6.12", "-peers", "direct,sluice", "-out", "x.json"}, "-out has no effect beside -guest"},
+	} {
+		if err := runQuick(t.Context(), tt.args); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: got %v, want %s", tt.args, err, tt.want)
+		}
+	}
+}
+
 // An interrupt may come between two plugins: the next is not started, and that is an error like any other.
 func TestTimerInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

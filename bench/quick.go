@@ -60,11 +60,15 @@ func runQuick(ctx context.Context, args []string) (err error) {
 	f.DurationVar(&q.rrFor, "rr", 300*time.Millisecond, "request/response time in a round")
 	f.DurationVar(&q.crrFor, "crr", 500*time.Millisecond, "connection time in a round")
 	f.DurationVar(&q.streamFor, "stream", 500*time.Millisecond, "stream time in a round")
+	guest := f.String("guest", "", "do it in a virtual machine with this kernel `series` (6.12) instead, as sluice-netkit needs; -peers must name no reference")
 	if err := f.Parse(args); err != nil {
 		return flag.ErrHelp
 	}
 	if q.pods, err = parseInts(*pods); err != nil {
 		return err
+	}
+	if *guest != "" {
+		return quickInGuest(ctx, *guest, f, q.peers)
 	}
 	if isTerminal(os.Stderr) {
 		q.progress = os.Stderr
