@@ -28,6 +28,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -145,6 +146,9 @@ func (c *common) prepare(ctx context.Context) error {
 		case name == subject.SluiceBigTCP:
 			s, err = c.sluice(ctx)
 			s.Name, s.BridgeKeys = name, map[string]any{"bigTCP": true}
+		case name == subject.SluiceQueues:
+			s, err = c.sluice(ctx)
+			s.Name, s.Queues = name, runtime.NumCPU()
 		case name == subject.SluiceObserved:
 			if s, err = c.sluice(ctx); err == nil {
 				s.Name = name

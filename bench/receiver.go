@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
-	"github.com/sluice-cni/sluice/pkg/test/pktgen"
 )
 
 // receiver is the kernel's thread that takes packets off a device: threaded NAPI (Linux 5.12). It is on a CPU of its own, so that
@@ -76,7 +75,7 @@ func pollingUplink(name string) (net.HardwareAddr, *receiver, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := pktgen.SetGRO(name, true); err != nil {
+	if err := netlab.SetGRO(name, true); err != nil {
 		return nil, nil, err
 	}
 	r, err := newReceiver(name)

@@ -40,6 +40,8 @@ const (
 	SluiceNetkit = "sluice-netkit"
 	// SluiceBigTCP is Sluice with BIG TCP for the pods and on the uplink.
 	SluiceBigTCP = "sluice-bigtcp"
+	// SluiceQueues is Sluice where pods, node and client have a queue of their devices for each processor.
+	SluiceQueues = "sluice-queues"
 )
 
 // Plugins are the binaries that the chain needs.
@@ -53,7 +55,7 @@ func IsBare(name string) bool { return slices.Contains(bare, name) }
 
 // Names are those of all peers.
 func Names() []string {
-	return append(slices.Clone(bare), Reference, ReferenceNftables, Sluice, SluiceAgain, SluiceNftables, SluiceDirect, SluiceObserved, SluiceNetkit, SluiceBigTCP)
+	return append(slices.Clone(bare), Reference, ReferenceNftables, Sluice, SluiceAgain, SluiceNftables, SluiceDirect, SluiceObserved, SluiceNetkit, SluiceBigTCP, SluiceQueues)
 }
 
 // Suite is a set of plugins to compare. A bare peer has no directory.
@@ -68,6 +70,8 @@ type Suite struct {
 	Tables string
 	// BridgeKeys are keys of bridge beside those of the chain. With bigTCP, the uplink of node and client takes such segments too.
 	BridgeKeys map[string]any
+	// Queues is how many queues the devices have in each direction; 0: what the kernel makes.
+	Queues int
 	// Observer is the path of sluice, to observe by while the world is measured; empty: there is no observer.
 	Observer string
 	// Version is what the suite says of itself, for the report.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/vishvananda/netlink"
 
 	"github.com/sluice-cni/sluice/bench/traffic"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -94,6 +95,9 @@ func Build(ctx context.Context, o Options, progress func(done int)) (_ *World, e
 	if err != nil {
 		return nil, err
 	}
+	if err := w.moreQueues(serverNS); err != nil {
+		return nil, err
+	}
 	w.serverNS = serverNS
 	if err := w.serveIn(serverNS, listen); err != nil {
 		return nil, err
@@ -141,6 +145,27 @@ func (w *World) bigUplink() error {
 		return nil
 	}
 	return w.lab.SetMaxSegmentIPv4(rtnl.BigSegment)
+}
+
+// moreQueues gives all veths that traffic passes more queues. No key of a plugin does: see docs/performance.md.
+func (w *World) moreQueues(server *netlab.NS) error {
+	if w.Suite.Queues == 0 {
+		return nil
+	}
+	set := func() error {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for _, l := range links {
+			if l.Type() == "veth" {
+				errs = append(errs, netlab.SetQueues(l.Attrs().Name, w.Suite.Queues))
+			}
+		}
+		return errors.Join(errs...)
+	}
+	return errors.Join(w.lab.Node.Do(set), server.Do(set), w.lab.Client().Do(set))
 }
 
 // RR measures round trips through the hostPort for d.

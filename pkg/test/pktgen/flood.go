@@ -6,7 +6,6 @@
 package pktgen
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"runtime"
@@ -27,7 +26,7 @@ const liveFrames = 1 << 1
 type Flood struct{ prog *ebpf.Program }
 
 // New returns a sender over the device with that index in the calling thread's network namespace. The device must be able to
-// transmit XDP frames: of a veth, the other end must have an XDP program or GRO (see SetGRO).
+// transmit XDP frames: of a veth, the other end must have an XDP program or GRO (see netlab.SetGRO).
 func New(ifindex int) (*Flood, error) {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "flood", Type: ebpf.XDP, License: "GPL",
@@ -105,31 +104,5 @@ func (s *Socket) Send(frame []byte, n int) error {
 		}
 	}
 	runtime.KeepAlive(&iov)
-	return nil
-}
-
-// Commands of the ethtool ioctl, <linux/ethtool.h>.
-const ethtoolSetGRO = 0x2c
-
-// SetGRO turns generic receive offload of a device of the calling thread's namespace on or off. On a veth it also makes the
-// device poll, as hardware does, and so take XDP frames (Linux 5.13).
-func SetGRO(dev string, on bool) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	value := [2]uint32{ethtoolSetGRO, 0}
-	if on {
-		value[1] = 1
-	}
-	var request [40]byte // struct ifreq
-	copy(request[:unix.IFNAMSIZ-1], dev)
-	binary.NativeEndian.PutUint64(request[16:], uint64(uintptr(unsafe.Pointer(&value))))
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
-	runtime.KeepAlive(&value)
-	if errno != 0 {
-		return fmt.Errorf("GRO of %s: %w", dev, errno)
-	}
 	return nil
 }

@@ -4,36 +4,10 @@ package datapath
 
 import (
 	"testing"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
-
-// ethtoolTxCsum is ETHTOOL_STXCSUM of linux/ethtool.h.
-const ethtoolTxCsum = 0x17
-
-// noTxChecksums makes a device's packets carry whole checksums, as hardware
-// without offload does. It runs inside the namespace of the device.
-func noTxChecksums(dev string) error {
-	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(s)
-	value := struct{ cmd, data uint32 }{ethtoolTxCsum, 0}
-	req := struct {
-		name [unix.IFNAMSIZ]byte
-		data unsafe.Pointer
-		_    [16]byte // the kernel copies a whole struct ifreq
-	}{data: unsafe.Pointer(&value)}
-	copy(req.name[:], dev)
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req))); errno != 0 {
-		return errno
-	}
-	return nil
-}
 
 // A veth carries packets with half-made checksums that no receiver verifies.
 // With offload off, senders or the uplink make whole ones, and receivers check
@@ -46,14 +20,14 @@ func TestPrivilegedChecksums(t *testing.T) {
 	}{
 		{"made by the senders", func(w *e2etest.World, pods ...*e2etest.Pod) error {
 			for _, p := range pods {
-				if err := p.Do(func() error { return noTxChecksums("eth0") }); err != nil {
+				if err := p.Do(func() error { return netlab.WithoutTxChecksums("eth0") }); err != nil {
 					return err
 				}
 			}
-			return w.Client().Do(func() error { return noTxChecksums("eth0") })
+			return w.Client().Do(func() error { return netlab.WithoutTxChecksums("eth0") })
 		}},
 		{"made by the uplink", func(w *e2etest.World, _ ...*e2etest.Pod) error {
-			return w.Node.Do(func() error { return noTxChecksums("eth0") })
+			return w.Node.Do(func() error { return netlab.WithoutTxChecksums("eth0") })
 		}},
 	}
 	for _, tt := range tests {
