@@ -11,7 +11,7 @@ import (
 
 // STATUS has no prevResult (CNI 1.1), so a chained ipvlan that works must not
 // be called unconfigured for want of ipam or master.
-func TestStatusChained(t *testing.T) {
+func TestPrivilegedStatusChained(t *testing.T) {
 	r := plugintest.New(t)
 	r.Plug = New(Deps{IPAM: r.IPAM, Records: r.Dir})
 	err := r.Verb(r.Plug.Status, plugintest.Call{})
