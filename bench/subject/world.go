@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/vishvananda/netlink"
 
 	"github.com/sluice-cni/sluice/bench/traffic"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -152,19 +151,7 @@ func (w *World) moreQueues(server *netlab.NS) error {
 	if w.Suite.Queues == 0 {
 		return nil
 	}
-	set := func() error {
-		links, err := netlink.LinkList()
-		if err != nil {
-			return err
-		}
-		var errs []error
-		for _, l := range links {
-			if l.Type() == "veth" {
-				errs = append(errs, netlab.SetQueues(l.Attrs().Name, w.Suite.Queues))
-			}
-		}
-		return errors.Join(errs...)
-	}
+	set := func() error { return netlab.SetQueues(w.Suite.Queues) }
 	return errors.Join(w.lab.Node.Do(set), server.Do(set), w.lab.Client().Do(set))
 }
 

@@ -5,12 +5,9 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"io"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
@@ -18,15 +15,7 @@ import (
 // "conntrack relearn --follow" relearns once when it begins, for what has changed before, and ends when it is interrupted.
 func TestRelearnFollow(t *testing.T) {
 	t.Parallel()
-	// An emulator of another architecture does not hand this protocol on.
-	s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
-	if errors.Is(err, unix.EPROTONOSUPPORT) {
-		t.Skip(require.Prefix + "nfnetlink")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = unix.Close(s)
+	require.Nfnetlink(t) // it listens to changes of nftables
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r, w := io.Pipe()

@@ -75,21 +75,8 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// needNSType leaves a test out under an emulator of another architecture that does not hand the ioctl on. Every kernel since 4.11 has it.
-func needNSType(t *testing.T) {
-	t.Helper()
-	fd, err := unix.Open("/proc/self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
-	if _, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE); errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.ENOSYS) {
-		t.Skip(require.Prefix + "ioctl NS_GET_NSTYPE")
-	}
-}
-
 func TestReopen(t *testing.T) {
-	needNSType(t)
+	require.NamespaceType(t)
 	dir := t.TempDir()
 	loop := filepath.Join(dir, "loop")
 	if err := os.Symlink(loop, loop); err != nil {
@@ -128,7 +115,7 @@ func TestReopen(t *testing.T) {
 }
 
 func TestCurrentIsSame(t *testing.T) {
-	needNSType(t)
+	require.NamespaceType(t)
 	a, err := Current()
 	if err != nil {
 		t.Fatal(err)

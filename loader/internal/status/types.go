@@ -59,7 +59,7 @@ type MapStatus struct {
 }
 
 // Fill is the part of the map that is in use, 0 to 1. ok is false where nothing tells: an array is always full, and a map that evicts
-// mostly has what nobody needs.
+// mostly has what is not used any more.
 func (m *MapStatus) Fill() (fill float64, ok bool) {
 	counted := m.Name == pintree.MapConntrack || m.Name == pintree.MapConntrackUnassured
 	if m.Max == 0 || !m.CanFill() || m.Evicts() && !counted {

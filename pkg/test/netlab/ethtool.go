@@ -3,10 +3,12 @@
 package netlab
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"unsafe"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -52,9 +54,19 @@ func SetGRO(dev string, on bool) error {
 // WithoutTxChecksums makes a device of the calling thread's namespace send whole checksums, as hardware without offload does.
 func WithoutTxChecksums(dev string) error { return ethtool(dev, ethtoolSetTxCsum, 0) }
 
-// SetQueues gives a veth of the calling thread's namespace n queues in each direction. The kernel makes one unless it is asked; it has
+// SetQueues gives all veths of the calling thread's namespace n queues in each direction. The kernel makes one unless it is asked; it has
 // room for as many as the machine has processors (Linux 5.17).
-func SetQueues(dev string, n int) error {
-	// struct ethtool_channels: the most of rx, tx, other and combined, which the kernel ignores, then the counts.
-	return ethtool(dev, ethtoolSetChannels, 0, 0, 0, 0, uint32(n), uint32(n), 0, 0) //nolint:gosec // a few
+func SetQueues(n int) error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, l := range links {
+		if l.Type() == "veth" {
+			// struct ethtool_channels: the most of rx, tx, other and combined, which the kernel ignores, then the counts.
+			errs = append(errs, ethtool(l.Attrs().Name, ethtoolSetChannels, 0, 0, 0, 0, uint32(n), uint32(n), 0, 0)) //nolint:gosec // a few
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -35,7 +35,13 @@ var ErrMissing = errors.New("the kernel lacks it")
 // other error ends the test.
 func Feature(t testing.TB, name string, probe func() error) {
 	t.Helper()
-	switch err := inFreshNetns(probe); {
+	skipWithout(t, name, inFreshNetns(probe))
+}
+
+// skipWithout is Feature with the probe's answer.
+func skipWithout(t testing.TB, name string, err error) {
+	t.Helper()
+	switch {
 	case errors.Is(err, ErrMissing):
 		t.Skip(Prefix + name)
 	case err != nil:

@@ -31,6 +31,44 @@ func HasLink(t testing.TB, kind string) bool {
 	return Has(t, "link "+kind, func() error { return askLink(kind) })
 }
 
+// NamespaceType needs the ioctl that tells the type of a namespace. Every kernel since 4.11 has it; an emulator of another architecture
+// may not hand it on. It needs no privileges.
+func NamespaceType(t testing.TB) {
+	t.Helper()
+	skipWithout(t, "ioctl NS_GET_NSTYPE", askNamespaceType())
+}
+
+func askNamespaceType() error {
+	fd, err := unix.Open("/proc/self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	_, err = unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
+	if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.ENOSYS) {
+		return ErrMissing
+	}
+	return err
+}
+
+// Nfnetlink needs netlink sockets of netfilter (CONFIG_NETFILTER_NETLINK), which an emulator of another architecture may not hand on. It
+// needs no privileges.
+func Nfnetlink(t testing.TB) {
+	t.Helper()
+	skipWithout(t, "nfnetlink", askNfnetlink())
+}
+
+func askNfnetlink() error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return ErrMissing
+	}
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
 // askTUN opens the driver's device, which exists without a driver too.
 func askTUN() error {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)

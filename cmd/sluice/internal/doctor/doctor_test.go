@@ -301,7 +301,7 @@ func TestRecordsInOrder(t *testing.T) {
 	}
 }
 
-// A map that evicts is full after a while, of connections that have ended and of what nobody needs.
+// A map that evicts is full after a while, of connections that have ended and of what is not used any more.
 func TestFullOfEndedConnections(t *testing.T) {
 	f := &Facts{Status: &loader.Status{Maps: []loader.MapStatus{
 		{Name: "sl_ct", Type: "LRUHash", Entries: 100, InUse: 89, Max: 100},

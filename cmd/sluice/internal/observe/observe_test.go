@@ -305,7 +305,7 @@ func TestBackend(t *testing.T) {
 	}
 }
 
-// What was shown of a connection whose end the rate does not let pass is forgotten all the same.
+// What was shown of a connection whose end the rate does not let pass is forgotten too.
 func TestBackendOfLostEnd(t *testing.T) {
 	t.Parallel()
 	backend := netip.MustParseAddrPort("10.1.0.9:80")
