@@ -21,7 +21,10 @@ func TestPrivilegedProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	const steps = 8
+	steps := 8
+	if strings.Contains(out, "without a Go program") { // no Go on a test kernel
+		steps--
+	}
 	if len(lines) < steps {
 		t.Fatal(out)
 	}
