@@ -99,8 +99,12 @@ func (s *suite) again(name string, restarts int32) pod {
 	return p
 }
 
+// readyWithin is how long a pod may take. After an outage of the API server kubelet asks for its pods again after up to a minute: the pause of
+// client-go's reflector grows to 30 s, and as much again by chance.
+const readyWithin = 3 * time.Minute
+
 func (s *suite) readyPod(ctx context.Context, name string, restarts int32) (p pod, err error) {
-	err = kube.Poll(ctx, time.Minute, name+" is ready", func(ctx context.Context) error {
+	err = kube.Poll(ctx, readyWithin, name+" is ready", func(ctx context.Context) error {
 		got, err := s.client.CoreV1().Pods(s.ns).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
