@@ -271,6 +271,9 @@ func (a *adds) build(ctx context.Context, s subject.Suite, i interfacePlugin, po
 	if err := l.Node.Do(func() error { return prepareNode(i) }); err != nil {
 		return p, err
 	}
+	if err := s.Configure(l.Node, pods); err != nil {
+		return p, err
+	}
 	for n, first := 0, 0; first < pods; n++ {
 		list, err := i.conflist(n, a.dual)
 		if err != nil {

@@ -4,6 +4,7 @@ package subject
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -129,13 +130,29 @@ func (w *World) attachAll(ctx context.Context, progress func(int)) (*netlab.NS, 
 	return w.attachPods(ctx, progress)
 }
 
-// configure writes the node's configuration. The file is in the node's own
-// mount namespace.
-func (w *World) configure() error {
-	if w.Suite.NodeConfig == "" {
+// configure writes the node's configuration.
+func (w *World) configure() error { return w.Suite.Configure(w.lab.Node, w.Pods) }
+
+// Configure writes the configuration of a node with so many pods, in the node's own mount namespace. The maps of a node have room for
+// 4,096 devices unless they are told otherwise (docs/configuration.md).
+func (s Suite) Configure(node *netlab.Node, pods int) error {
+	conf := object{}
+	if s.NodeConfig != "" {
+		if err := json.Unmarshal([]byte(s.NodeConfig), &conf); err != nil {
+			return err
+		}
+	}
+	if pods >= ManyPods {
+		conf["mapSizes"] = object{"endpoints": 4 * pods, "hostPorts": 2 * pods}
+	}
+	if len(conf) == 0 {
 		return nil
 	}
-	return w.lab.Node.Do(func() error { return os.WriteFile(nodeconf.DefaultPath, []byte(w.Suite.NodeConfig), 0o644) })
+	text, err := json.Marshal(conf)
+	if err != nil {
+		return err
+	}
+	return node.Do(func() error { return os.WriteFile(nodeconf.DefaultPath, text, 0o644) })
 }
 
 // bigUplink does for BIG TCP what the plugin leaves to the administrator.
