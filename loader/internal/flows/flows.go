@@ -30,7 +30,9 @@ func (t Table) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
 				if ctx.Err() != nil {
 					return false
 				}
-				use.Count(r, now)
+				if f.Counted != nil {
+					use.Count(r, now)
+				}
 				s := newFlow(r, now)
 				if f.matches(r, s) {
 					more = yield(s, nil)

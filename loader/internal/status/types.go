@@ -62,14 +62,14 @@ type MapStatus struct {
 // mostly has what is not used any more.
 func (m *MapStatus) Fill() (fill float64, ok bool) {
 	counted := m.Name == pintree.MapConntrack || m.Name == pintree.MapConntrackUnassured
-	if m.Max == 0 || !m.CanFill() || m.Evicts() && !counted {
+	if m.Max == 0 || !m.canFill() || m.Evicts() && !counted {
 		return 0, false
 	}
 	return float64(m.InUse) / float64(m.Max), true
 }
 
-// CanFill reports whether Entries can be less than Max: an array is always full.
-func (m *MapStatus) CanFill() bool {
+// canFill reports whether Entries can be less than Max: an array is always full.
+func (m *MapStatus) canFill() bool {
 	return !strings.HasSuffix(m.Type, "Array") && m.Type != bpfsys.RingBuf.String()
 }
 
