@@ -41,15 +41,23 @@ type interfacePlugin struct {
 	chained []object
 }
 
-// fullChain is the name of the network whose ADD does all that Sluice's plugins do for a pod: a published port, masquerade, admission
-// and limits both ways. It is timed only where -plugins names it.
-const fullChain = "full-chain"
+// onBridge and onPTP are the names of fullChains.
+const onBridge, onPTP = "full-chain", "full-chain-ptp"
 
-func theChain() interfacePlugin {
+// fullChains are networks whose ADD does all that Sluice's plugins do for a pod: a published port, masquerade, admission and limits
+// both ways. They are timed only where -plugins names them.
+func fullChains() []interfacePlugin {
+	return []interfacePlugin{
+		fullChain(onBridge, object{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true}),
+		fullChain(onPTP, object{"type": "ptp", "ipMasq": true}),
+	}
+}
+
+func fullChain(name string, keys object) interfacePlugin {
 	const mbit = 1_000_000
 	return interfacePlugin{
-		name: fullChain,
-		keys: object{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true},
+		name: name,
+		keys: keys,
 		chained: []object{
 			{"type": "portmap", "capabilities": object{"portMappings": true}},
 			{"type": "firewall"},
@@ -60,10 +68,14 @@ func theChain() interfacePlugin {
 
 // types are the names of the programs it runs, beside the IPAM plugin's.
 func (i interfacePlugin) types() []string {
-	if i.name != fullChain {
+	if i.chained == nil {
 		return []string{i.name}
 	}
-	return []string{"bridge", "portmap", "firewall", "bandwidth"}
+	names := []string{i.keys["type"].(string)}
+	for _, c := range i.chained {
+		names = append(names, c["type"].(string))
+	}
+	return names
 }
 
 func interfacePlugins() []interfacePlugin {
@@ -125,7 +137,7 @@ func runAdd(ctx context.Context, args []string) (err error) {
 	f.BoolVar(&a.dual, "dual", false, "an address of each family: the reference then waits for duplicate address detection")
 	f.DurationVar(&a.pause, "pause", 0, "wait after each ADD and DEL: for what the kernel does in the background, and so long lives a pod")
 	pods := f.String("pods", "1", "pods of the node, with the one that is timed, such as 10,1000")
-	guest := f.String("guest", "", "do it in a virtual machine with this kernel `series` (6.12) instead, for plugins whose devices this kernel lacks")
+	guest := f.String("guest", "", "do it in a virtual machine with this kernel `series` (6.12) instead, whose clock counts instructions: for devices that this kernel lacks, and for figures that repeat")
 	f.StringVar(&a.out, "out", filepath.Join("bench", "out", "add.json"), "JSON report")
 	only := f.String("plugins", "", "plugins to time (default: all)")
 	if err := f.Parse(args); err != nil {
@@ -152,10 +164,7 @@ func runAdd(ctx context.Context, args []string) (err error) {
 		}
 	}
 	if *guest != "" {
-		if err := onlyGuest(f); err != nil {
-			return err
-		}
-		return addInGuest(ctx, *guest, a.refBin, a.plugins)
+		return addInGuest(ctx, *guest, f, a)
 	}
 	defer func() { err = errors.Join(err, a.close()) }()
 	if err := a.prepare(ctx); err != nil {
@@ -185,7 +194,7 @@ func choose(names string) (todo []interfacePlugin, err error) {
 	if names == "" {
 		return all, nil
 	}
-	all = append(all, theChain())
+	all = append(all, fullChains()...)
 	for name := range strings.SplitSeq(names, ",") {
 		at := slices.IndexFunc(all, func(i interfacePlugin) bool { return i.name == name })
 		if at < 0 {
@@ -194,16 +203,6 @@ func choose(names string) (todo []interfacePlugin, err error) {
 		todo = append(todo, all[at])
 	}
 	return todo, nil
-}
-
-// onlyGuest refuses what the machine would not be told: it times every plugin, as TestPrivilegedAdd does.
-func onlyGuest(f *flag.FlagSet) (err error) {
-	f.Visit(func(given *flag.Flag) {
-		if given.Name != "guest" && given.Name != "reference-bin" {
-			err = errors.Join(err, fmt.Errorf("-%s has no effect beside -guest", given.Name))
-		}
-	})
-	return err
 }
 
 // place is a node of one peer with a pod whose namespace is used again and again.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -79,7 +80,7 @@ func TestPrivilegedAddPods(t *testing.T) {
 
 // More pods than a bridge has room for are on several, with addresses of their own.
 func TestNetworksOfManyPods(t *testing.T) {
-	chain := theChain()
+	chain := fullChains()[0]
 	if got := chain.perNetwork(); got != subject.BridgePods {
 		t.Errorf("%d pods on a bridge, want %d", got, subject.BridgePods)
 	}
@@ -122,10 +123,30 @@ func TestWriteMoveAlone(t *testing.T) {
 	}
 }
 
-// A flag that would be lost on the way into a machine is refused.
+// A flag that would be lost on the way into a machine is refused. Without the reference there is none.
 func TestAddGuestFlags(t *testing.T) {
-	err := runAdd(t.Context(), []string{"-guest", "6.12", "-plugins", "vlan", "-cycles", "3"})
-	if err == nil || !strings.Contains(err.Error(), "-plugins") || !strings.Contains(err.Error(), "-cycles") {
-		t.Error(err)
+	for _, tc := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"-plugins", "vlan", "-cycles", "3"}, []string{"-plugins", "-cycles", "-peers sluice"}},
+		{[]string{"-peers", subject.Sluice, "-sluice-bin", "bin"}, []string{"-sluice-bin"}},
+	} {
+		err := runAdd(t.Context(), append(tc.args, "-guest", "6.12"))
+		for _, want := range tc.want {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%q: %v, want %s", tc.args, err, want)
+			}
+		}
+	}
+	f := flag.NewFlagSet("", flag.ContinueOnError)
+	f.String("plugins", "", "")
+	f.String("guest", "", "")
+	if err := f.Parse([]string{"-guest", "6.12", "-plugins", "ptp,tap"}); err != nil {
+		t.Fatal(err)
+	}
+	line, err := commandLine("add", f)
+	if got := strings.Join(line, " "); err != nil || got != "add -sluice-bin /sluice/bin -out /tmp/out.json -plugins='ptp,tap'" {
+		t.Error(got, err)
 	}
 }

@@ -31,8 +31,9 @@ var (
 )
 
 const (
-	mixed = "mixed plugins at once"
-	chain = "bridge + host-local + portmap at once"
+	mixed  = "mixed plugins at once"
+	chain  = "bridge + host-local + portmap at once"
+	inTurn = "bridge + host-local + portmap one after the other"
 )
 
 // churn is one run of "bench churn".
@@ -114,13 +115,13 @@ func newCrowd(ctx context.Context, s subject.Suite, pods int, before []string, c
 		}
 		c.pods = append(c.pods, pod)
 	}
-	_, _, err = c.round(ctx, len(c.nets))
+	_, _, err = c.round(ctx, len(c.nets), atOnce)
 	return c, err
 }
 
-// round attaches n pods at once and detaches them at once. An address given
+// round attaches n pods in a way, such as at once, and detaches them in the same way. An address given
 // twice is an error.
-func (c *crowd) round(ctx context.Context, n int) (add, del time.Duration, err error) {
+func (c *crowd) round(ctx context.Context, n int, way way) (add, del time.Duration, err error) {
 	c.serial++
 	at := func(i int) (*netlab.Runtime, netlab.Attachment) {
 		a := netlab.Attachment{ContainerID: fmt.Sprintf("c%d-%d", c.serial, i), NetNS: c.pods[i].Path}
@@ -131,7 +132,7 @@ func (c *crowd) round(ctx context.Context, n int) (add, del time.Duration, err e
 	}
 	var mu sync.Mutex
 	seen := map[string]int{}
-	add, err = atOnce(n, func(i int) error {
+	add, err = way(n, func(i int) error {
 		rt, a := at(i)
 		res, err := rt.Add(ctx, a)
 		if err != nil {
@@ -155,7 +156,7 @@ func (c *crowd) round(ctx context.Context, n int) (add, del time.Duration, err e
 	if err != nil {
 		return 0, 0, err
 	}
-	del, err = atOnce(n, func(i int) error {
+	del, err = way(n, func(i int) error {
 		rt, a := at(i)
 		if err := rt.Del(ctx, a); err != nil {
 			return fmt.Errorf("%s: DEL of pod %d: %w", c.suite.Name, i, err)
@@ -163,6 +164,19 @@ func (c *crowd) round(ctx context.Context, n int) (add, del time.Duration, err e
 		return nil
 	})
 	return add, del, errors.Join(err, ctx.Err())
+}
+
+// way runs f for each of n pods and says how long that took.
+type way func(n int, f func(i int) error) (time.Duration, error)
+
+func oneByOne(n int, f func(i int) error) (time.Duration, error) {
+	start := time.Now()
+	for i := range n {
+		if err := f(i); err != nil {
+			return 0, err
+		}
+	}
+	return time.Since(start), nil
 }
 
 func atOnce(n int, f func(i int) error) (time.Duration, error) {
@@ -277,7 +291,7 @@ func (p *churn) mixed(ctx context.Context, s subject.Suite) (err error) {
 	}
 	fmt.Printf("%d pods of %s, addresses of both families\n", p.pods, strings.Join(names, ", "))
 	for round := range p.rounds {
-		add, del, err := c.round(ctx, p.pods)
+		add, del, err := c.round(ctx, p.pods, atOnce)
 		if err != nil {
 			return fmt.Errorf("round %d: %w", round+1, err)
 		}
@@ -321,12 +335,17 @@ func (p *churn) compare(ctx context.Context) (err error) {
 	}
 	for round := range p.against {
 		for _, c := range crowds {
-			add, del, err := c.round(ctx, p.pods)
-			if err != nil {
-				return fmt.Errorf("round %d: %w", round+1, err)
+			for _, how := range []struct {
+				name string
+				way  way
+			}{{chain, atOnce}, {inTurn, oneByOne}} {
+				add, del, err := c.round(ctx, p.pods, how.way)
+				if err != nil {
+					return fmt.Errorf("round %d, %s: %w", round+1, how.name, err)
+				}
+				fmt.Printf("round %d: %s, %s: ADD %.2f s, DEL %.2f s\n", round+1, c.suite.Name, how.name, add.Seconds(), del.Seconds())
+				p.note(how.name, c.suite.Name, add, del)
 			}
-			fmt.Printf("round %d: %s: ADD %.2f s, DEL %.2f s\n", round+1, c.suite.Name, add.Seconds(), del.Seconds())
-			p.note(chain, c.suite.Name, add, del)
 		}
 		slices.Reverse(crowds)
 	}
@@ -339,6 +358,7 @@ func (p *churn) write() error {
 	sections := []report.Section{
 		{Scenario: mixed, Pods: p.pods, Metrics: metrics, Title: fmt.Sprintf("%d pods of %s", p.pods, mixed)},
 		{Scenario: chain, Pods: p.pods, Metrics: metrics, Title: fmt.Sprintf("%d pods of %s", p.pods, chain)},
+		{Scenario: inTurn, Pods: p.pods, Metrics: metrics, Title: fmt.Sprintf("%d pods of %s", p.pods, inTurn)},
 	}
 	if p.rounds == 0 {
 		sections = sections[1:]

@@ -31,7 +31,7 @@ func runFirstAdd(ctx context.Context, args []string) (err error) {
 	f := flag.NewFlagSet("bench first-add", flag.ContinueOnError)
 	b.register(f, subject.Sluice)
 	f.IntVar(&b.rounds, "rounds", 9, "nodes")
-	name := f.String("plugin", fullChain, "plugin or chain to time")
+	name := f.String("plugin", onBridge, "plugin or chain to time")
 	if err := f.Parse(args); err != nil {
 		return flag.ErrHelp
 	}

@@ -28,7 +28,7 @@ func runFlame(ctx context.Context, args []string) (err error) {
 	a := &adds{common: common{only: []string{subject.Sluice}}, pods: []int{1}}
 	f := flag.NewFlagSet("bench flame", flag.ContinueOnError)
 	f.IntVar(&a.cycles, "cycles", 200, "ADD/DEL pairs that are recorded")
-	name := f.String("plugin", fullChain, "plugin or chain to look at")
+	name := f.String("plugin", onBridge, "plugin or chain to look at")
 	out := f.String("out", filepath.Join("bench", "out", "flame.svg"), "the picture, SVG")
 	if err := f.Parse(args); err != nil {
 		return flag.ErrHelp

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-cni/sluice/bench/subject"
@@ -20,11 +22,27 @@ import (
 // there finds them at the same place.
 const guestReference = "testdata/reference"
 
-// addInGuest times ADD under another kernel: it boots one and runs
-// TestPrivilegedAdd in it, which is this command again. Its clock counts
-// instructions: measured in real time, an emulator's first look at each piece of
-// code would be most of what a short process takes.
-func addInGuest(ctx context.Context, series, refBin string, plugins []string) (err error) {
+// podMemory is what a pod of a virtual machine takes of its memory, in megabytes: a network namespace is the most of it.
+const podMemory = 2
+
+// addInGuest times ADD under another kernel. Its clock counts instructions: measured in real time, an emulator's first look at each
+// piece of code would be most of what a short process takes. Sluice alone is timed with the flags that f got.
+func addInGuest(ctx context.Context, series string, f *flag.FlagSet, a *adds) error {
+	if strings.Contains(a.peers, subject.Reference) {
+		if err := refuse(f, "guest", "reference-bin"); err != nil {
+			return fmt.Errorf("%w: leave the reference out, by -peers %s", err, subject.Sluice)
+		}
+		return referenceInGuest(ctx, series, a.refBin, a.plugins)
+	}
+	line, err := commandLine("add", f)
+	if err != nil {
+		return err
+	}
+	return runInGuest(ctx, series, line, podMemory*slices.Max(a.pods))
+}
+
+// referenceInGuest times every plugin of both suites. It runs TestPrivilegedAdd, which is this command again.
+func referenceInGuest(ctx context.Context, series, refBin string, plugins []string) (err error) {
 	dir := filepath.Join("bench", guestReference)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("from the module's directory: %w", err)
@@ -42,11 +60,26 @@ func quickInGuest(ctx context.Context, series string, f *flag.FlagSet, peers str
 	if strings.Contains(peers, subject.Reference) {
 		return fmt.Errorf("-guest has no plugins of the reference: leave it out of -peers, as in direct,%s,%s", subject.Sluice, subject.SluiceNetkit)
 	}
-	self, err := os.Executable()
+	line, err := commandLine("quick", f)
 	if err != nil {
 		return err
 	}
-	line := []string{filepath.Base(self), "quick", "-sluice-bin", "/sluice/bin", "-out", "/tmp/quick.json"}
+	return runInGuest(ctx, series, line, 0)
+}
+
+// refuse names the flags that were given beside those allowed: the machine would not be told of them.
+func refuse(f *flag.FlagSet, allowed ...string) (err error) {
+	f.Visit(func(given *flag.Flag) {
+		if !slices.Contains(allowed, given.Name) {
+			err = errors.Join(err, fmt.Errorf("-%s has no effect beside -guest", given.Name))
+		}
+	})
+	return err
+}
+
+// commandLine is a command of this program as the machine's shell is told it.
+func commandLine(command string, f *flag.FlagSet) (line []string, err error) {
+	line = []string{command, "-sluice-bin", "/sluice/bin", "-out", "/tmp/out.json"}
 	f.Visit(func(given *flag.Flag) {
 		switch given.Name {
 		case "guest":
@@ -56,8 +89,15 @@ func quickInGuest(ctx context.Context, series string, f *flag.FlagSet, peers str
 			line = append(line, "-"+given.Name+"='"+given.Value.String()+"'")
 		}
 	})
+	return line, err
+}
+
+// runInGuest runs this program in the machine, which gets that many megabytes more than for tests.
+func runInGuest(ctx context.Context, series string, line []string, memory int) error {
+	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	return vmtest.Run(ctx, "-icount", "-kernels", series, "-with", self, "-exec", strings.Join(line, " "))
+	return vmtest.Run(ctx, "-icount", "-kernels", series, "-memory", strconv.Itoa(memory),
+		"-with", self, "-exec", filepath.Base(self)+" "+strings.Join(line, " "))
 }

@@ -191,6 +191,7 @@ func (p *process) node(ctx context.Context) []step {
 			return errors.Join(err, f.Close())
 		}, after: func() error { return os.Remove(file) }},
 		{name: "the veth pair: one netlink message", do: p.addVeth, after: remove},
+		{name: "its end, with DEL: two netlink messages", before: func() error { return errors.Join(p.addVeth(), p.configure()) }, do: remove},
 		{name: "address, routes and link state: four netlink messages", before: p.addVeth, do: p.configure, after: remove},
 		{name: "programs attached, map entries written", before: func() (err error) {
 			if err := errors.Join(p.addVeth(), p.configure()); err != nil {

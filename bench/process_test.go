@@ -21,7 +21,7 @@ func TestPrivilegedProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	steps := 8
+	steps := 9
 	if strings.Contains(out, "without a Go program") { // no Go on a test kernel
 		steps--
 	}

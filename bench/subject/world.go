@@ -142,8 +142,8 @@ func (s Suite) Configure(node *netlab.Node, pods int) error {
 			return err
 		}
 	}
-	if pods >= ManyPods {
-		conf["mapSizes"] = object{"endpoints": 4 * pods, "hostPorts": 2 * pods}
+	if pods > usualPods {
+		conf["mapSizes"] = object{"endpoints": roomPerPod * pods, "hostPorts": 2 * pods}
 	}
 	if len(conf) == 0 {
 		return nil

@@ -48,7 +48,7 @@ func (w *work) execIn(ctx context.Context, e *qemu.Emulator, k kernel) error {
 	}
 	defer os.Remove(initrd)
 	fmt.Fprintf(os.Stderr, "kernel %s, %s\n", k.Release, e.Accel)
-	m := &qemu.Machine{Kernel: k.Vmlinux, Initrd: initrd, Mode: "exec", Dir: filepath.Join(w.dir, "logs", k.Series), Timeout: w.timeout}
+	m := &qemu.Machine{Kernel: k.Vmlinux, Initrd: initrd, Mode: "exec", Dir: filepath.Join(w.dir, "logs", k.Series), Timeout: w.timeout, Memory: w.memory}
 	defer w.keepLogs(k)
 	stop := tail(m.Results())
 	out, err := e.Run(ctx, m)

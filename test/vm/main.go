@@ -72,6 +72,7 @@ type options struct {
 	shell    string
 	exec     string   // a command instead of tests
 	with     []string // files that it needs
+	memory   int64    // megabytes for it, beside what tests need
 	build    string
 	docs     string
 	quick    bool
@@ -124,6 +125,7 @@ func parseFlags(ctx context.Context) (o options, list bool, err error) {
 	flag.StringVar(&o.shell, "shell", "", "boot one kernel `series` and give a shell in it")
 	flag.StringVar(&o.exec, "exec", "", "run a `command` of the shell instead of tests")
 	with := flag.String("with", "", "comma-separated `files` that -exec finds in its PATH")
+	flag.Int64Var(&o.memory, "memory", 0, "`megabytes` that -exec gets beside what tests need")
 	flag.StringVar(&o.build, "build", "", "only build the tests into a `directory`, to be run there by DIR/guest run DIR/suites.json")
 	flag.StringVar(&o.docs, "docs", "", "write the table to a `file`")
 	flag.BoolVar(&list, "list", false, "list kernels and packages")

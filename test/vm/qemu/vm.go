@@ -92,6 +92,8 @@ type Machine struct {
 	Dir string
 	// Timeout ends the machine.
 	Timeout time.Duration
+	// Memory is how many megabytes it has beside those for its files and tests.
+	Memory int64
 	// Terminal connects the console with this process's, for a shell.
 	Terminal bool
 }
@@ -191,7 +193,7 @@ func (e *Emulator) args(m *Machine, initrd int64) []string {
 		console = "mon:stdio"
 	}
 	return append(clock,
-		"-M", "q35", "-cpu", cpu, "-accel", e.Accel, "-smp", "1", "-m", strconv.FormatInt(memory(initrd), 10),
+		"-M", "q35", "-cpu", cpu, "-accel", e.Accel, "-smp", "1", "-m", strconv.FormatInt(memory(initrd)+m.Memory, 10),
 		"-display", "none", "-vga", "none", "-nodefaults", "-no-user-config", "-no-reboot",
 		"-kernel", m.Kernel, "-initrd", m.Initrd,
 		"-append", "console=ttyS0 quiet loglevel=3 panic=-1 oops=panic mitigations=off init_on_alloc=0 nolapic_timer no_timer_check sluice.mode="+m.Mode,
