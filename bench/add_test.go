@@ -123,7 +123,7 @@ func TestWriteMoveAlone(t *testing.T) {
 	}
 }
 
-// A flag that would be lost on the way into a machine is refused. Without the reference there is none.
+// A flag that would be lost on the way into a machine is refused. Without upstream there is none.
 func TestAddGuestFlags(t *testing.T) {
 	for _, tc := range []struct {
 		args []string
