@@ -270,7 +270,7 @@ func (a *adds) build(ctx context.Context, s subject.Suite, i interfacePlugin, po
 	if err := l.Node.Do(func() error { return prepareNode(i) }); err != nil {
 		return p, err
 	}
-	if err := s.Configure(l.Node, pods); err != nil {
+	if err := s.Configure(l.Node, pods, 0); err != nil {
 		return p, err
 	}
 	for n, first := 0, 0; first < pods; n++ {

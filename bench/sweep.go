@@ -50,8 +50,12 @@ func (r *fullReport) build(ctx context.Context, pods int) (worlds []*subject.Wor
 			r.record.LeaveOut(record.AxisPods, pods, s.Name, why)
 			continue
 		}
+		conns := 0
+		if pods == r.pods[0] { // where the axis of connections is
+			conns = slices.Max(r.conns)
+		}
 		w, err := subject.Build(ctx, subject.Options{
-			Suite: s, Pods: pods, Masquerade: r.masquerade, LastPod: r.lastPod, Tools: true, IPv4Only: true,
+			Suite: s, Pods: pods, Conns: conns, Masquerade: r.masquerade, LastPod: r.lastPod, Tools: true, IPv4Only: true,
 			Parallel: runtime.NumCPU(), Until: time.Now().Add(r.setUpOf(pods)),
 		}, func(done int) { r.say("attaching through %s: %d of %d", s.Name, done, pods) })
 		if errors.Is(err, subject.ErrTime) {

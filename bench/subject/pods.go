@@ -23,7 +23,9 @@ const (
 	NetnsPods, ManyPods = 50, 1001
 	// From usualPods on the maps need more room than they have by default: roomPerPod entries of "endpoints" for each pod, since a
 	// pod may have two limits and each takes the room of six (docs/adr/0026-map-sizes.md).
-	usualPods, roomPerPod = 500, 12
+	usualPods, roomPerPod = 500, 16
+	// The same of connections, which have two entries of "conntrack" each.
+	usualConns, roomPerConn = 10000, 3
 	// toolClients is how many connections the server answers at once: 32, and room for stragglers.
 	toolClients = 40
 	// Iperf3Port and SockperfPort are where these tools' servers listen, on the node as in the pod.

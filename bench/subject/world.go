@@ -44,6 +44,8 @@ type Options struct {
 	LastPod bool
 	// Exec starts the plugins, nil for libcni's way.
 	Exec invoke.Exec
+	// Conns is how many connections Hold will open at most.
+	Conns int
 	// Tools publishes the ports of iperf3 and sockperf on the server's pod too, and lets the server answer 32 clients at once.
 	Tools bool
 	// IPv4Only turns IPv6 off on the node and in its pods: what thousands of idle pods say by multicast would be in the figures.
@@ -131,19 +133,26 @@ func (w *World) attachAll(ctx context.Context, progress func(int)) (*netlab.NS, 
 }
 
 // configure writes the node's configuration.
-func (w *World) configure() error { return w.Suite.Configure(w.lab.Node, w.Pods) }
+func (w *World) configure() error { return w.Suite.Configure(w.lab.Node, w.Pods, w.Conns) }
 
-// Configure writes the configuration of a node with so many pods, in the node's own mount namespace. The maps of a node have room for
-// 4,096 devices unless they are told otherwise (docs/configuration.md).
-func (s Suite) Configure(node *netlab.Node, pods int) error {
+// Configure writes the configuration of a node with so many pods and connections, in the node's own mount namespace: the maps have room
+// for fewer unless they are told otherwise (docs/configuration.md).
+func (s Suite) Configure(node *netlab.Node, pods, conns int) error {
 	conf := object{}
 	if s.NodeConfig != "" {
 		if err := json.Unmarshal([]byte(s.NodeConfig), &conf); err != nil {
 			return err
 		}
 	}
+	sizes := object{}
 	if pods > usualPods {
-		conf["mapSizes"] = object{"endpoints": roomPerPod * pods, "hostPorts": 2 * pods}
+		sizes["endpoints"], sizes["hostPorts"] = roomPerPod*pods, 2*pods
+	}
+	if conns > usualConns {
+		sizes["conntrack"] = roomPerConn * conns
+	}
+	if len(sizes) > 0 {
+		conf["mapSizes"] = sizes
 	}
 	if len(conf) == 0 {
 		return nil

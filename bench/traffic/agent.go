@@ -32,7 +32,7 @@ type Request struct {
 	Addr netip.AddrPort // to listen on or to send to
 	For  time.Duration  // how long to measure
 	// Conns is the number of parallel clients; of serve how many connections
-	// there will be at once, 0 for a few; of hold how many there shall be open, and of files how many files may be.
+	// there will be at once, 0 for a few; of hold how many there shall be open, and of files how many a server may hold.
 	Conns   int
 	From    uint16       // greet: the port to send from
 	Sources []netip.Addr // hold: the addresses to connect from
@@ -114,6 +114,9 @@ func (a *Agent) Stop() error {
 
 // Main is an agent's whole life: requests from stdin, until it closes.
 func Main() error {
+	if len(os.Args) > 2 && os.Args[2] == keepArg {
+		return keepFiles()
+	}
 	// One Go processor for each thread that may block, and no garbage
 	// collection, which would wait for them.
 	runtime.GOMAXPROCS(processors)
@@ -191,9 +194,11 @@ func (h *handler) handle(r Request) (rep Reply, err error) {
 	case "hold":
 		err = h.held.open(r.Addr, r.Sources, r.Conns)
 	case "files":
-		err = allowFiles(r.Conns)
+		err = h.held.allow(r.Conns)
 	case "release":
-		rep.Count = uint64(h.held.release())
+		var n int
+		n, err = h.held.release()
+		rep.Count = uint64(n)
 	case "cpu":
 		rep.CPU = before
 		return rep, nil

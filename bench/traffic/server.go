@@ -80,8 +80,7 @@ func acceptLoop(p *placement, h *held, listener int) {
 				last = kind
 			}
 			if kind == kindHeld {
-				h.keep(fd)
-				rawWrite(fd, buf[:1])
+				_ = h.keep(fd, buf[:1]) // the client sees its connection closed, and fails
 				continue
 			}
 			serveConn(fd, buf)
