@@ -218,6 +218,10 @@ func TestPrivilegedTBF(t *testing.T) {
 			if n := len(res.Interfaces); n != 3 || !isIFBName(res.Interfaces[2].Name) || res.Interfaces[2].Mac == "" {
 				t.Errorf("interfaces %+v", res.Interfaces)
 			}
+			ifb := res.Interfaces[2].Name
+			if got := w.run("ip -6 addr show dev "+ifb, "ip -6 route show table all dev "+ifb); got != "" {
+				t.Errorf("the kernel walks this whenever a device of the node comes or goes:\n%s", got)
+			}
 			w.add("a", c) // again
 			must(t, w.check("a", c))
 			for _, v6 := range []bool{false, true} {
