@@ -21,9 +21,9 @@ const (
 	// NetnsPods are the attachments of a pod netns from ManyPods pods on: thousands of namespaces take gigabytes, and no packet
 	// meets them.
 	NetnsPods, ManyPods = 50, 1001
-	// From usualPods on the maps need more room than they have by default: roomPerPod entries of "endpoints" for each pod, since a
-	// pod may have two limits and each takes the room of six (docs/adr/0026-map-sizes.md).
-	usualPods, roomPerPod = 500, 16
+	// From usualPods on the maps need more room than they have by default: roomPerPod entries of "endpoints" for each pod, since a pod
+	// has up to three limits of its rate, and each takes the room of six (docs/adr/0026-map-sizes.md).
+	usualPods, roomPerPod = 400, 18
 	// The same of connections, which have two entries of "conntrack" each.
 	usualConns, roomPerConn = 10000, 3
 	// toolClients is how many connections the server answers at once: 32, and room for stragglers.

@@ -24,7 +24,8 @@ const (
 	// AssuredPerNew is how many entries of sl_ct there are per entry of sl_ct_unassured.
 	AssuredPerNew = 4
 
-	// addressesPerLimit is how many addresses of pods there are per limit of a rate. A pod has two of each at most.
+	// addressesPerLimit is how many addresses of pods there are per limit of a rate. A pod has two addresses, and three limits at most:
+	// of what it gets, of what it sends, and of what it sends past that one.
 	addressesPerLimit = 6
 	// cidrsPerLimit is how many networks there are per limit.
 	cidrsPerLimit = 16
