@@ -63,11 +63,11 @@ type fullReport struct {
 	record   *record.File
 	started  time.Time
 	progress io.Writer
-	slow     map[string]int // peers whose pods took too long, with how many
+	took     map[string]pace // of the last pods of each peer
 }
 
 func runReport(ctx context.Context, args []string) (err error) {
-	r := &fullReport{progress: io.Discard, profile: fullProfile(), slow: map[string]int{}}
+	r := &fullReport{progress: io.Discard, profile: fullProfile(), took: map[string]pace{}}
 	r.common.only = []string{subject.Direct, subject.Reference, subject.ReferenceNftables, subject.Sluice, subject.SluiceAgain, subject.SluiceNftables}
 	f := flag.NewFlagSet("bench report", flag.ContinueOnError)
 	r.register(f, strings.Join(r.common.only, ","))

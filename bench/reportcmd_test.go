@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-cni/sluice/bench/record"
 	"github.com/sluice-cni/sluice/bench/report"
@@ -147,6 +148,30 @@ func TestReportFrom(t *testing.T) {
 }
 
 // The small profile with two equals: every tool and every axis is in the raw data and on the page, with a control.
+// A place whose pods cannot be made in time is left out before it costs that time.
+func TestTooSlow(t *testing.T) {
+	t.Parallel()
+	r := &fullReport{profile: profile{setUp: 150 * time.Second}, took: map[string]pace{
+		"fast": {250, 3 * time.Second}, "slow": {250, 40 * time.Second}, "few": {2, 40 * time.Second},
+	}}
+	for _, tc := range []struct {
+		peer string
+		pods int
+		want string
+	}{
+		{"fast", 2000, ""},
+		{"fast", 10000, ""},
+		{"slow", 10000, "250 pods took 40s or more already"},
+		{"slow", 2000, "250 pods took 40s or more already"},
+		{"few", 2000, ""}, // most of it may be the load of programs
+		{"new", 2000, ""},
+	} {
+		if got := r.tooSlow(tc.peer, tc.pods); (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
+			t.Errorf("%s, %d pods: %q, want %q", tc.peer, tc.pods, got, tc.want)
+		}
+	}
+}
+
 func TestPrivilegedReportQuick(t *testing.T) {
 	bin, err := testbin.Build()
 	if err != nil {

@@ -43,8 +43,8 @@ func (r *fullReport) build(ctx context.Context, pods int) (worlds []*subject.Wor
 			continue // one place is enough for the control
 		}
 		why := r.late()
-		if fewer := r.slow[s.Name]; why == "" && fewer > 0 {
-			why = fmt.Sprintf("%d pods took too long already", fewer)
+		if why == "" {
+			why = r.tooSlow(s.Name, pods)
 		}
 		if why != "" {
 			r.record.LeaveOut(record.AxisPods, pods, s.Name, why)
@@ -60,15 +60,34 @@ func (r *fullReport) build(ctx context.Context, pods int) (worlds []*subject.Wor
 		}, func(done int) { r.say("attaching through %s: %d of %d", s.Name, done, pods) })
 		if errors.Is(err, subject.ErrTime) {
 			r.record.LeaveOut(record.AxisPods, pods, s.Name, err.Error())
-			r.slow[s.Name] = pods
+			r.took[s.Name] = pace{pods, r.setUpOf(pods)}
 			continue
 		}
 		if err != nil {
 			return worlds, err
 		}
+		r.took[s.Name] = pace{pods, w.SetUp}
 		worlds = append(worlds, w)
 	}
 	return worlds, nil
+}
+
+// pace is how long so many pods took, or after how long they were given up.
+type pace struct {
+	pods int
+	time time.Duration
+}
+
+// enough is how many pods say how long more of them take at least: the first ones load programs.
+const enough = 100
+
+// tooSlow says that the pods would take longer than they may, by what fewer of them took. A pod takes no less time than one before it.
+func (r *fullReport) tooSlow(peer string, pods int) string {
+	was := r.took[peer]
+	if was.pods < enough || was.time*time.Duration(pods)/time.Duration(was.pods) <= r.setUpOf(pods) {
+		return ""
+	}
+	return fmt.Sprintf("%d pods took %v or more already", was.pods, was.time.Round(time.Second))
 }
 
 // setUpOf is how long the pods of one peer may take: twice as long from 10,000 on.

@@ -96,19 +96,8 @@ func (t *attach) makeVeth(context.Context) error {
 		return err
 	}
 	veth.NoRA(t.args.Log, t.hostEnd)
-	t.noLinkLocal()
+	veth.NoLinkLocal(t.Host, t.args.Log, t.hostEnd) // a bridge port receives no packets of its own
 	return t.SetBigTCP(t.Host, t.Pod, t.args.Log, t.hostEnd, t.podEnd)
-}
-
-// noLinkLocal spares the host veth the link-local address that the kernel would
-// give it with its carrier. A bridge port receives no packets of its own, while
-// every ADD, and every change of any device, walks the addresses and routes of
-// all ports: with 250 pods two milliseconds more. Without IPv6 there is nothing
-// to do.
-func (t *attach) noLinkLocal() {
-	if err := t.Host.SetLink(t.hostEnd.Index, rtnl.LinkChange{NoLinkLocal: true}); err != nil {
-		t.args.Log.Debug("the port gets a link-local address", log.String(log.KeyDevice, t.hostEnd.Name), log.Error(err))
-	}
 }
 
 // addVeth sends the message. When the bridge went away between the look and

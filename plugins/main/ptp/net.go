@@ -110,11 +110,12 @@ func gatewayAddr(gw netip.Addr, index int) rtnl.Addr {
 }
 
 // configureHost gives the host veth its addresses and routes, and lets the node
-// route. Without an IPv6 address in the pod the host veth's link-local address is not used, and is not hurried: the kernel takes 15 ms
-// longer to delete one that is in use.
+// route. Without an IPv6 address in the pod the host veth has no use for its link-local address.
 func (t *attach) configureHost(context.Context) error {
 	if podiface.HasV6(t.rec.Addrs) {
 		veth.NoDAD(t.args.Log, t.hostEnd.Name)
+	} else {
+		veth.NoLinkLocal(t.Host, t.args.Log, t.hostEnd)
 	}
 	for _, a := range t.plan.hostAddrs {
 		if err := t.Host.AddAddr(a); err != nil {

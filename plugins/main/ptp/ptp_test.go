@@ -119,6 +119,35 @@ func TestPrivilegedNoGateway(t *testing.T) {
 	s.MustBeClean(s.pod)
 }
 
+// The host veth has a link-local address only where the pod has an IPv6 address: the kernel walks all of them, of all pods.
+func TestPrivilegedLinkLocal(t *testing.T) {
+	t.Parallel()
+	for _, v6 := range []bool{true, false} {
+		s := newStage(t)
+		s.IPAM.Answer = func(int) *types100.Result {
+			res := plugintest.Answer46(1)
+			if !v6 {
+				res.IPs, res.Routes = res.IPs[:1], res.Routes[:1]
+			}
+			return res
+		}
+		res := s.MustAdd(s.call())
+		if got := s.IP(s.Node.NS, "-6 addr show scope link dev "+res.Interfaces[0].Name); strings.Contains(got, "fe80::") != v6 {
+			t.Errorf("the pod has an IPv6 address: %t. The host veth: %q", v6, got)
+		}
+		if got := s.IP(s.pod.NS, "-6 addr show scope link dev eth0"); !strings.Contains(got, "fe80::") {
+			t.Errorf("the pod has no link-local address: %q", got)
+		}
+		if err := s.Check(s.call(), res); err != nil {
+			t.Errorf("CHECK: %v", err)
+		}
+		if err := s.Del(s.call()); err != nil {
+			t.Error(err)
+		}
+		s.MustBeClean(s.pod)
+	}
+}
+
 // Addresses that share a gateway, or a subnet, and one without a subnet.
 func TestPrivilegedManyAddresses(t *testing.T) {
 	t.Parallel()

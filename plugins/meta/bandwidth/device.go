@@ -73,11 +73,12 @@ func (d *device) Close() {
 type side struct {
 	h     *rtnl.Handle
 	index int
+	mtu   int
 }
 
 // podSide is the pod's own device, and hostSide its other end.
-func (d *device) podSide() side  { return side{d.in, d.pod.Index} }
-func (d *device) hostSide() side { return side{d.out, d.host.Index} }
+func (d *device) podSide() side  { return side{d.in, d.pod.Index, d.pod.MTU} }
+func (d *device) hostSide() side { return side{d.out, d.host.Index, d.host.MTU} }
 
 // ifbSide is the intermediate device called name beside s. The error wraps
 // rtnl.ErrNotFound when there is none.
@@ -89,5 +90,5 @@ func (s side) ifbSide(name string) (side, error) {
 	if l.Kind != rtnl.KindIFB {
 		return side{}, fmt.Errorf("%s is a %s device: %w", name, l.Kind, rtnl.ErrExist)
 	}
-	return side{s.h, l.Index}, nil
+	return side{s.h, l.Index, l.MTU}, nil
 }

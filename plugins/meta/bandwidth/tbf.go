@@ -30,7 +30,7 @@ const (
 
 // ifbMTU is less than IPv6 needs (RFC 8200 5), so the kernel gives the device no IPv6: no address, no routes, no check for another owner
 // of the address. It would walk the routes of all such devices whenever one comes up or goes. Nothing cuts packets to this size: they
-// are led to the device and back, and keep the MTU of the pod's. Upstream has the pod's MTU here.
+// are led to the device and back. Upstream has the MTU of the pod's device, whatever it is.
 const ifbMTU = 1279
 
 // leastQueue holds three packets of segmentation offload, which this tree does not
@@ -209,7 +209,7 @@ func putIFB(s side, name string, l *Limit, nets subnets, end rtnl.End, rb *rollb
 	if !nets.none() {
 		queue = ifbQueueTree
 	}
-	if err := s.h.AddIFB(name, ifbMTU, queue); err != nil {
+	if err := s.h.AddIFB(name, min(s.mtu, ifbMTU), queue); err != nil {
 		return false, err
 	}
 	rb.Push("intermediate device "+name, func(context.Context) error { return delIFB(s, name) })

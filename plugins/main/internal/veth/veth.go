@@ -350,6 +350,14 @@ func NoDAD(l *log.Logger, device string) {
 	}
 }
 
+// NoLinkLocal spares a device the link-local address that the kernel would give it with its carrier, and the three routes of that. The
+// kernel walks the addresses and routes of all devices whenever one comes up or goes. Without IPv6 there is nothing to do.
+func NoLinkLocal(host *rtnl.Handle, l *log.Logger, device rtnl.Link) {
+	if err := host.SetLink(device.Index, rtnl.LinkChange{NoLinkLocal: true}); err != nil {
+		l.Debug("the device gets a link-local address", log.String(log.KeyDevice, device.Name), log.Error(err))
+	}
+}
+
 // gone takes "there is no such thing" for success.
 func gone(err error) error {
 	if errors.Is(err, rtnl.ErrNotFound) {
