@@ -29,7 +29,7 @@ const podMemory = 2
 // piece of code would be most of what a short process takes. Sluice alone is timed with the flags that f got.
 func addInGuest(ctx context.Context, series string, f *flag.FlagSet, a *adds) error {
 	if strings.Contains(a.peers, subject.Reference) {
-		if err := refuse(f, "guest", "reference-bin"); err != nil {
+		if err := refuse(f, func(name string) bool { return name != "guest" && name != "reference-bin" }); err != nil {
 			return fmt.Errorf("%w: leave the reference out, by -peers %s", err, subject.Sluice)
 		}
 		return referenceInGuest(ctx, series, a.refBin, a.plugins)
@@ -67,10 +67,10 @@ func quickInGuest(ctx context.Context, series string, f *flag.FlagSet, peers str
 	return runInGuest(ctx, series, line, 0)
 }
 
-// refuse names the flags that were given beside those allowed: the machine would not be told of them.
-func refuse(f *flag.FlagSet, allowed ...string) (err error) {
+// refuse names the flags that were given and that the machine would not be told of.
+func refuse(f *flag.FlagSet, lost func(name string) bool) (err error) {
 	f.Visit(func(given *flag.Flag) {
-		if !slices.Contains(allowed, given.Name) {
+		if lost(given.Name) {
 			err = errors.Join(err, fmt.Errorf("-%s has no effect beside -guest", given.Name))
 		}
 	})
@@ -78,14 +78,11 @@ func refuse(f *flag.FlagSet, allowed ...string) (err error) {
 }
 
 // commandLine is a command of this program as the machine's shell is told it.
-func commandLine(command string, f *flag.FlagSet) (line []string, err error) {
-	line = []string{command, "-sluice-bin", "/sluice/bin", "-out", "/tmp/out.json"}
+func commandLine(command string, f *flag.FlagSet) ([]string, error) {
+	err := refuse(f, func(name string) bool { return slices.Contains([]string{"sluice-bin", "reference-bin", "out"}, name) })
+	line := []string{command, "-sluice-bin", "/sluice/bin", "-out", "/tmp/out.json"}
 	f.Visit(func(given *flag.Flag) {
-		switch given.Name {
-		case "guest":
-		case "sluice-bin", "reference-bin", "out":
-			err = errors.Join(err, fmt.Errorf("-%s has no effect beside -guest", given.Name))
-		default:
+		if given.Name != "guest" {
 			line = append(line, "-"+given.Name+"='"+given.Value.String()+"'")
 		}
 	})

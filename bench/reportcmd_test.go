@@ -152,7 +152,7 @@ func TestReportFrom(t *testing.T) {
 func TestTooSlow(t *testing.T) {
 	t.Parallel()
 	r := &fullReport{profile: profile{setUp: 150 * time.Second}, took: map[string]pace{
-		"fast": {250, 3 * time.Second}, "slow": {250, 40 * time.Second}, "few": {2, 40 * time.Second},
+		"fast": {250, 3 * time.Second}, "slow": {250, 40 * time.Second}, "few": {2, 40 * time.Second}, "given up": {50, 150 * time.Second},
 	}}
 	for _, tc := range []struct {
 		peer string
@@ -165,6 +165,7 @@ func TestTooSlow(t *testing.T) {
 		{"slow", 2000, "250 pods took 40s or more already"},
 		{"few", 2000, ""}, // most of it may be the load of programs
 		{"new", 2000, ""},
+		{"given up", 60, "50 pods took 2m30s or more already"},
 	} {
 		if got := r.tooSlow(tc.peer, tc.pods); (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
 			t.Errorf("%s, %d pods: %q, want %q", tc.peer, tc.pods, got, tc.want)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,11 +43,7 @@ func (r *fullReport) build(ctx context.Context, pods int) (worlds []*subject.Wor
 		if s.Name == subject.SluiceAgain && pods != r.pods[0] {
 			continue // one place is enough for the control
 		}
-		why := r.late()
-		if why == "" {
-			why = r.tooSlow(s.Name, pods)
-		}
-		if why != "" {
+		if why := cmp.Or(r.late(), r.tooSlow(s.Name, pods)); why != "" {
 			r.record.LeaveOut(record.AxisPods, pods, s.Name, why)
 			continue
 		}
@@ -84,7 +81,8 @@ const enough = 100
 // tooSlow says that the pods would take longer than they may, by what fewer of them took. A pod takes no less time than one before it.
 func (r *fullReport) tooSlow(peer string, pods int) string {
 	was := r.took[peer]
-	if was.pods < enough || was.time*time.Duration(pods)/time.Duration(was.pods) <= r.setUpOf(pods) {
+	few := was.pods < enough && was.time < r.setUpOf(was.pods)
+	if few || was.time*time.Duration(pods)/time.Duration(was.pods) <= r.setUpOf(pods) {
 		return ""
 	}
 	return fmt.Sprintf("%d pods took %v or more already", was.pods, was.time.Round(time.Second))

@@ -194,24 +194,20 @@ func TestPrivilegedFlood(t *testing.T) {
 func crowd(t *testing.T, w *e2etest.World, fam e2etest.Family, proto string) []*e2etest.Talk {
 	t.Helper()
 	var talks []*e2etest.Talk
-	dial := func() (*e2etest.Talk, error) {
-		return e2etest.Dial(w.Client(), proto+fam.Suffix, "", e2etest.At(fam.Node(w.Client()), 8080))
+	open := func() (*e2etest.Talk, error) {
+		c, err := e2etest.Dial(w.Client(), proto+fam.Suffix, "", e2etest.At(fam.Node(w.Client()), 8080))
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c, c.SendRounds(3)
 	}
 	for i := range established {
-		c, err := dial()
+		c, err := open()
 		if err != nil && proto == "udp" {
 			// Queues on the way may still hold the answers to the flood before: a path that is broken fails the second time too.
 			t.Logf("connection %d: %v; drops so far: %+v", i+1, err, w.Status().Drops)
-			c, err = dial()
-		}
-		if err != nil {
-			t.Fatalf("connection %d of %d: %v", i+1, established, err)
-		}
-		t.Cleanup(func() { _ = c.Close() })
-		err = c.SendRounds(3)
-		if err != nil && proto == "udp" {
-			t.Logf("connection %d: %v; drops so far: %+v", i+1, err, w.Status().Drops)
-			err = c.SendRounds(3)
+			c, err = open()
 		}
 		if err != nil {
 			t.Fatalf("connection %d of %d: %v", i+1, established, err)
