@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,7 +35,10 @@ const (
 	costDirectory = "bytes of directory entries"
 	costRead      = "bytes read from files"
 	costCalls     = "calls of plugins"
-	walkPrefix    = "walks of "
+	// Go's runtime and the loader read the table of mounts up to the mount of the cgroups, made when the node started. One reading gives up
+	// to a page of whole lines, so its bytes depend on what else is mounted.
+	costMounts = "readings of mountinfo"
+	walkPrefix = "walks of "
 )
 
 // tracer starts plugins under strace while it is on.
@@ -58,7 +62,7 @@ func (x *tracer) ExecPlugin(ctx context.Context, path string, stdin []byte, env 
 		return nil, err
 	}
 	file := filepath.Join(x.dir, "trace")
-	cmd := exec.CommandContext(ctx, x.strace, "-f", "-qq", "-s", "256", "-e", "trace=sendto,sendmsg,recvfrom,recvmsg,bpf,getdents64,read,close", "-e", "signal=none", "-o", file, path)
+	cmd := exec.CommandContext(ctx, x.strace, "-f", "-qq", "-s", "256", "-e", "trace=openat,sendto,sendmsg,recvfrom,recvmsg,bpf,getdents64,read", "-e", "signal=none", "-o", file, path)
 	var errOut bytes.Buffer
 	cmd.Env, cmd.Stdin, cmd.Stderr = env, bytes.NewReader(stdin), &errOut
 	out, err := cmd.Output()
@@ -88,53 +92,75 @@ func forgetLook() error {
 }
 
 var (
-	// A call, perhaps with its end: another thread may come in between, and its end then stands in a line of its own.
-	tracedCall = regexp.MustCompile(`^[0-9]+ +(?:<\.\.\. )?([a-z0-9_]+)(?:\(| resumed>)(.*)$`)
-	tracedEnd  = regexp.MustCompile(`= (-?[0-9]+)(?: .*)?$`)
-	bpfCommand = regexp.MustCompile(`^(BPF_[A-Z_]+), `)
-	pinnedName = regexp.MustCompile(`pathname="[^"]*/maps/([^"/]+)"`)
-	mapFD      = regexp.MustCompile(`map_fd=([0-9]+)`)
+	tracedCall = regexp.MustCompile(`^[0-9]+ +([a-z0-9_]+)\((.*)\) += (-?[0-9]+)`)
+	// Another thread may come in between a call and its end. Each then has a line of its own.
+	tracedBegin = regexp.MustCompile(`^([0-9]+) .* <unfinished \.\.\.>$`)
+	tracedEnd   = regexp.MustCompile(`^([0-9]+) +<\.\.\. [a-z0-9_]+ resumed>(.*)$`)
+	bpfCommand  = regexp.MustCompile(`^(BPF_[A-Z_]+), `)
+	pinnedName  = regexp.MustCompile(`pathname="[^"]*/maps/([^"/]+)"`)
+	mapFD       = regexp.MustCompile(`map_fd=([0-9]+)`)
 )
+
+// wholeCalls yields each call of a trace with its end, as one line.
+func wholeCalls(trace string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		begun := make(map[string]string) // by thread
+		for line := range strings.Lines(trace) {
+			line = strings.TrimSpace(line)
+			if m := tracedBegin.FindStringSubmatch(line); m != nil {
+				begun[m[1]] = strings.TrimSuffix(line, " <unfinished ...>")
+				continue
+			}
+			if m := tracedEnd.FindStringSubmatch(line); m != nil {
+				line = begun[m[1]] + m[2]
+			}
+			if !yield(line) {
+				return
+			}
+		}
+	}
+}
 
 // add counts what one plugin process did.
 func (c cost) add(trace string) {
 	mapOf := make(map[string]string) // by descriptor
-	opening := ""
-	for line := range strings.Lines(trace) {
-		line = strings.TrimSpace(line)
+	mounts := make(map[string]bool)  // descriptors of mountinfo
+	for line := range wholeCalls(trace) {
 		m := tracedCall.FindStringSubmatch(line)
 		if m == nil {
 			continue
 		}
-		name, args, begins := m[1], m[2], !strings.Contains(line, "<... ")
-		result := -1
-		if e := tracedEnd.FindStringSubmatch(line); e != nil {
-			result, _ = strconv.Atoi(e[1])
-		}
+		name, args, end := m[1], m[2], m[3]
+		result, _ := strconv.Atoi(end)
+		fd, _, _ := strings.Cut(args, ",")
 		switch name {
 		case "sendto", "sendmsg":
-			if begins {
-				c[costRequests]++
-			}
+			c[costRequests]++
 		case "recvfrom", "recvmsg":
 			c[costAnswers] += max(result, 0)
 		case "getdents64":
 			c[costDirectory] += max(result, 0)
+		case "openat":
+			delete(mounts, end)
+			if strings.Contains(args, `/mountinfo"`) {
+				mounts[end] = true
+			}
 		case "read":
+			if mounts[fd] {
+				c[costMounts]++
+				continue
+			}
 			c[costRead] += max(result, 0)
 		case "bpf":
-			if n := bpfCommand.FindStringSubmatch(args); begins && n != nil {
+			if n := bpfCommand.FindStringSubmatch(args); n != nil {
 				c[n[1]]++
 				if n[1] == "BPF_MAP_LOOKUP_BATCH" || n[1] == "BPF_MAP_GET_NEXT_KEY" {
 					fd := mapFD.FindStringSubmatch(args)
 					c[walkPrefix+mapOf[fd[1]]]++
 				}
 			}
-			if p := pinnedName.FindStringSubmatch(args); p != nil {
-				opening = p[1]
-			}
-			if opening != "" && result >= 0 {
-				mapOf[strconv.Itoa(result)], opening = opening, ""
+			if p := pinnedName.FindStringSubmatch(args); p != nil && result >= 0 {
+				mapOf[end] = p[1]
 			}
 		}
 	}
