@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -20,8 +22,9 @@ import (
 type firstAdds struct {
 	adds
 	rounds int
+	loaded bool // by "sluice resync --load", before the first ADD
 
-	first, second [][]call // of each round
+	load, first, second [][]call // of each round
 }
 
 // runFirstAdd measures the first ADD of a node, which loads the programs, and the one after it. Each round has a node of its own, with
@@ -31,6 +34,7 @@ func runFirstAdd(ctx context.Context, args []string) (err error) {
 	f := flag.NewFlagSet("bench first-add", flag.ContinueOnError)
 	b.register(f, subject.Sluice)
 	f.IntVar(&b.rounds, "rounds", 9, "nodes")
+	f.BoolVar(&b.loaded, "loaded", false, `load the programs by "sluice resync --load" before the first ADD`)
 	name := f.String("plugin", onBridge, "plugin or chain to time")
 	if err := f.Parse(args); err != nil {
 		return flag.ErrHelp
@@ -65,6 +69,13 @@ func (b *firstAdds) round(ctx context.Context, i interfacePlugin) (err error) {
 	if err != nil {
 		return err
 	}
+	if b.loaded {
+		c, err := b.loadPrograms(p)
+		if err != nil {
+			return err
+		}
+		b.load = append(b.load, []call{c})
+	}
 	for n, into := range []*[][]call{&b.first, &b.second} {
 		calls, err := p.add(ctx, i, n)
 		if err != nil {
@@ -73,6 +84,25 @@ func (b *firstAdds) round(ctx context.Context, i interfacePlugin) (err error) {
 		*into = append(*into, calls)
 	}
 	return ctx.Err()
+}
+
+// loadPrograms runs "sluice resync --load" on the node.
+func (b *firstAdds) loadPrograms(p *place) (c call, err error) {
+	tool, err := filepath.Abs(filepath.Join(b.sluiceBin, "sluice"))
+	if err != nil {
+		return call{}, err
+	}
+	err = p.lab.Node.Do(func() error {
+		cmd := exec.Command(tool, "resync", "--load")
+		start := time.Now()
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%s: %w: %s", cmd, err, out)
+		}
+		c = call{wall: time.Since(start), user: cmd.ProcessState.UserTime(), sys: cmd.ProcessState.SystemTime()}
+		return nil
+	})
+	return c, err
 }
 
 // add attaches pod n, which stays, and returns what its processes cost.
@@ -96,7 +126,7 @@ func (p *place) add(ctx context.Context, i interfacePlugin, n int) ([]call, erro
 
 // print writes medians. The load is what the first ADD takes more than the second one, within each round.
 func (b *firstAdds) print(w io.Writer, plugins []string) error {
-	fmt.Fprintf(w, "\nADD on a node without programs, median of %d nodes, ms. CPU time includes the helper's, on all CPUs\n", b.rounds)
+	fmt.Fprintf(w, "\nADD on a node %s programs, median of %d nodes, ms. CPU time includes the helper's, on all CPUs\n", map[bool]string{true: "with", false: "without"}[b.loaded], b.rounds)
 	fmt.Fprintf(w, "  %-10s %28s %28s\n", "", "first ADD", "second ADD")
 	fmt.Fprintf(w, "  %-10s %8s %9s %9s %8s %9s %9s\n", "", "wall", "user", "system", "wall", "user", "system")
 	for _, name := range append(slices.Clone(plugins), "") {
@@ -106,6 +136,11 @@ func (b *firstAdds) print(w io.Writer, plugins []string) error {
 		}
 		fmt.Fprintf(w, "  %-10s %8.1f %9.1f %9.1f %8.1f %9.1f %9.1f\n", name,
 			millis(first.wall), millis(first.user), millis(first.sys), millis(second.wall), millis(second.user), millis(second.sys))
+	}
+	if b.loaded {
+		l := median(b.load, "")
+		_, err := fmt.Fprintf(w, "sluice resync --load, before it: wall %.1f, user %.1f, system %.1f\n", millis(l.wall), millis(l.user), millis(l.sys))
+		return err
 	}
 	var load [][]call
 	for n := range b.first {

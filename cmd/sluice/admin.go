@@ -20,7 +20,8 @@ type doneView struct {
 }
 
 func newResync(a *app) *cobra.Command {
-	return &cobra.Command{
+	var load bool
+	c := &cobra.Command{
 		Use:   "resync",
 		Short: "Bring node addresses, uplinks and the node's configuration up to date",
 		Long: `Bring the node's addresses, its uplinks and the reserved ports up to date, and
@@ -28,26 +29,52 @@ what /etc/sluice/config.json says.
 
 Every ADD does the same. Run it after the node got or lost an address or a
 device, or after a change of the file, while no pod is added. "sluice doctor"
-says whether it is needed for addresses and devices.`,
-		Example: `  sluice resync`,
-		Args:    noArgs,
+says whether it is needed for addresses and devices.
+
+The first ADD after a boot also loads the programs. With --load this command
+does it instead, and that ADD takes as long as any other. A node that cannot
+run the programs stays as it is.`,
+		Example: `  sluice resync
+  sluice resync --load`,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withDatapath(c.Context(), func(pinned datapath) error {
 				// As an ADD does: the programs are loaded again if the configuration has changed.
-				dp, err := a.node.Load(c.Context())
-				switch {
-				case errors.Is(err, loader.ErrUnavailable): // such as by the node's backend: pods from before still need what is loaded
+				err := a.loadAndSync(c.Context())
+				if errors.Is(err, loader.ErrUnavailable) { // such as by the node's backend: pods from before still need what is loaded
 					err = pinned.Sync(c.Context())
-				case err == nil:
-					err = errors.Join(dp.Sync(c.Context()), dp.Close())
 				}
 				if err != nil {
 					return err
 				}
 				return a.done(doneView{Done: true, Loaded: true, Text: "Node addresses, uplinks, reserved ports and configuration are up to date."})
-			}, func() error { return a.done(doneView{Text: notLoaded}) })
+			}, func() error {
+				if !load {
+					return a.done(doneView{Text: notLoaded})
+				}
+				err := a.loadAndSync(c.Context())
+				if errors.Is(err, loader.ErrUnavailable) { // pods get tables
+					return a.done(doneView{Text: fmt.Sprintf("Nothing is loaded: %v.", err)})
+				}
+				if err != nil {
+					return err
+				}
+				return a.done(doneView{Done: true, Text: "The programs are loaded, and know the node's addresses, uplinks and reserved ports."})
+			})
 		},
 	}
+	c.Flags().BoolVar(&load, "load", false, "load the programs if nothing is loaded, so that the first ADD does not")
+	return c
+}
+
+// loadAndSync does what an ADD does for the node: it loads the programs if they are not those of this build and configuration, and has them
+// know the node's addresses and devices.
+func (a *app) loadAndSync(ctx context.Context) error {
+	dp, err := a.node.Load(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dp.Sync(ctx), dp.Close())
 }
 
 func newUnload(a *app) *cobra.Command {

@@ -52,6 +52,7 @@ type fakeNode struct {
 	stays      string // what sweeping passes over
 	cleanupErr error
 	openErr    error
+	loadErr    error
 	readErr    error
 	synced     int
 	unloaded   int
@@ -77,7 +78,15 @@ func (n *fakeNode) Datapath(context.Context) (datapath, error) {
 	return fakeDatapath{n}, nil
 }
 
-func (n *fakeNode) Load(ctx context.Context) (datapath, error) { return n.Datapath(ctx) }
+func (n *fakeNode) Load(ctx context.Context) (datapath, error) {
+	if n.loadErr != nil {
+		return nil, n.loadErr
+	}
+	if n.status == nil {
+		n.status = &loader.Status{}
+	}
+	return n.Datapath(ctx)
+}
 
 func (n *fakeNode) Clear(context.Context) error { n.cleared++; return nil }
 

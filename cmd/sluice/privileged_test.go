@@ -171,6 +171,30 @@ func TestPrivilegedSluice(t *testing.T) {
 	}
 }
 
+// The programs can be loaded before the first pod. Its ADD then loads nothing.
+func TestPrivilegedResyncLoads(t *testing.T) {
+	l := netlab.NewT(t, netlab.Options{ForwardIPv4: true})
+	t.Cleanup(func() { real(t, l.Node, "unload", "--force") })
+	if v := realJSON[doneView](t, l.Node, "resync"); v.Done || v.Loaded || realJSON[statusView](t, l.Node, "status").Loaded {
+		t.Errorf("resync without --load: %+v", v)
+	}
+	if v := realJSON[doneView](t, l.Node, "resync", "--load"); !v.Done || v.Loaded {
+		t.Errorf("resync --load: %+v", v)
+	}
+	before := realJSON[statusView](t, l.Node, "status")
+	if !before.Loaded || before.Endpoints != 0 || len(before.HostAddresses) == 0 {
+		t.Errorf("status: %+v", before)
+	}
+	publish(t, l, webRef)
+	after := realJSON[statusView](t, l.Node, "status")
+	if !after.Decided.Equal(before.Decided) || after.Endpoints != 1 {
+		t.Errorf("loaded at %v, and with the first pod at %v, with %d pods", before.Decided, after.Decided, after.Endpoints)
+	}
+	if v := realJSON[doneView](t, l.Node, "resync", "--load"); !v.Done || !v.Loaded {
+		t.Errorf("resync --load of a loaded node: %+v", v)
+	}
+}
+
 // wantJoined checks that ports, flows and endpoints name their attachment.
 func wantJoined(t *testing.T, n *netlab.Node) {
 	t.Helper()

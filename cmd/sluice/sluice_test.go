@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -194,6 +195,34 @@ func TestSyncAndUnload(t *testing.T) {
 	n.records = nil // endpoints without a record count too
 	if _, _, status := runTool(t, n, 0, "unload"); status != 1 || n.unloaded != 0 {
 		t.Errorf("unload with endpoints: %d", status)
+	}
+}
+
+// A node without programs gets them by --load only. Where they cannot run, pods get tables, and that is no failure.
+func TestResyncLoads(t *testing.T) {
+	for name, tt := range map[string]struct {
+		node   fakeNode
+		args   []string
+		status int
+		synced int
+		out    string
+	}{
+		"not asked":      {args: []string{"resync"}, out: notLoaded},
+		"asked":          {args: []string{"resync", "--load"}, synced: 1, out: "The programs are loaded"},
+		"cannot run":     {node: fakeNode{loadErr: fmt.Errorf("%w: no BTF", loader.ErrUnavailable)}, args: []string{"resync", "--load"}, out: "no BTF."},
+		"fails":          {node: fakeNode{loadErr: errors.New("no space")}, args: []string{"resync", "--load"}, status: 1, out: "no space"},
+		"loaded already": {node: *newFakeNode(), args: []string{"resync", "--load"}, synced: 1, out: "up to date"},
+		"loaded, but cannot any more": {
+			node: fakeNode{status: &loader.Status{}, loadErr: fmt.Errorf("%w: the backend", loader.ErrUnavailable)},
+			args: []string{"resync", "--load"}, synced: 1, out: "up to date",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, errs, status := runTool(t, &tt.node, 0, tt.args...)
+			if status != tt.status || tt.node.synced != tt.synced || tt.node.open != 0 || !strings.Contains(out+errs, tt.out) {
+				t.Errorf("exit status %d, synced %d times, %d open: %s%s", status, tt.node.synced, tt.node.open, out, errs)
+			}
+		})
 	}
 }
 

@@ -41,7 +41,8 @@ func New(config, state, tool string) *Exempt {
 }
 
 // Ensure makes wanted part of the file, and removes what an earlier Ensure added and is not wanted any more. After a change, and once
-// after each start, it runs "sluice resync". A file that cannot be read is a *nodeconf.Error, and is left as it is.
+// after each start, it runs "sluice resync --load", so that the first pod finds the programs loaded. A file that cannot be read is a
+// *nodeconf.Error, and is left as it is.
 func (e *Exempt) Ensure(ctx context.Context, wanted []netip.Prefix) error {
 	changed, err := e.write(wanted)
 	if err != nil {
@@ -53,16 +54,16 @@ func (e *Exempt) Ensure(ctx context.Context, wanted []netip.Prefix) error {
 	return e.Resync(ctx)
 }
 
-// Look has the next Ensure or Resync run "sluice resync", because devices of the node have come or gone. Without it, hostPorts do not answer
-// at a new device until the next ADD.
+// Look has the next Ensure or Resync run "sluice resync --load", because devices of the node have come or gone. Without it, hostPorts do
+// not answer at a new device until the next ADD.
 func (e *Exempt) Look() { e.resynced = false }
 
-// Resync runs "sluice resync" if it has not since the last change of the file and the last Look. It does not read the file.
+// Resync runs "sluice resync --load" if it has not since the last change of the file and the last Look. It does not read the file.
 func (e *Exempt) Resync(ctx context.Context) error {
 	if e.resynced {
 		return nil
 	}
-	if err := e.resync(ctx); err != nil {
+	if err := e.resync(ctx, true); err != nil {
 		return err
 	}
 	e.resynced = true
@@ -148,11 +149,15 @@ func (e *Exempt) note(added []netip.Prefix) error {
 	return err
 }
 
-// resync has the datapath read the configuration, if it is loaded. Otherwise the first ADD reads it.
-func (e *Exempt) resync(ctx context.Context) error {
+// resync has the datapath read the configuration. With load, programs that are not there are loaded; otherwise the first ADD does it.
+func (e *Exempt) resync(ctx context.Context, load bool) error {
 	ctx, cancel := context.WithTimeout(ctx, resyncTime)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, e.tool, "resync").CombinedOutput()
+	args := []string{"resync"}
+	if load {
+		args = append(args, "--load")
+	}
+	out, err := exec.CommandContext(ctx, e.tool, args...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%s resync: %w: %s", e.tool, err, strings.TrimSpace(string(out)))
 	}
@@ -165,5 +170,5 @@ func (e *Exempt) Remove(ctx context.Context) error {
 	if err != nil || !changed {
 		return err
 	}
-	return e.resync(ctx)
+	return e.resync(ctx, false)
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
-// tool makes a program that notes each run, and fails while there is a file "broken" beside it.
+// tool makes a program that notes the arguments of each run, and fails while there is a file "broken" beside it. runs counts those that load.
 func tool(t *testing.T, dir string) (path string, runs func() int) {
 	t.Helper()
 	path = filepath.Join(dir, "sluice")
-	script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = resync ] || exit 9\n[ ! -e %s/broken ] || { echo no datapath >&2; exit 1; }\necho run >> %s/runs\n", dir, dir)
+	script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = resync ] || exit 9\n[ ! -e %s/broken ] || { echo no datapath >&2; exit 1; }\necho run \"$@\" >> %s/runs\n", dir, dir)
 	if err := os.WriteFile(path, []byte(script), 0o755); err != nil { //nolint:gosec // a program is executable
 		t.Fatal(err)
 	}
@@ -28,7 +28,7 @@ func tool(t *testing.T, dir string) (path string, runs func() int) {
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
 		}
-		return strings.Count(string(b), "run")
+		return strings.Count(string(b), "run resync --load\n")
 	}
 }
 
@@ -97,6 +97,10 @@ func TestEnsure(t *testing.T) {
 	}
 	if got := listed(); !slices.Equal(got, cidrs("192.0.2.0/24")) {
 		t.Errorf("after Remove: %v", got)
+	}
+	b, err = os.ReadFile(filepath.Join(dir, "runs"))
+	if err != nil || !strings.HasSuffix(string(b), "run resync\n") || strings.Count(string(b), "\n") != 7 {
+		t.Errorf("%v: Remove must not load what is not there:\n%s", err, b)
 	}
 }
 

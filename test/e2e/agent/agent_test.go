@@ -145,6 +145,10 @@ func TestPrivilegedAgentExemptAtOnce(t *testing.T) {
 	n.addNode(self, 1, "10.244.1.0/24", "fd24:0:0:1::/64")
 	agent := n.start()
 	n.awaitReady()
+	var empty struct{ Loaded bool }
+	if err := n.sluice(&empty, "status"); err != nil || !empty.Loaded {
+		t.Errorf("ready, and the first ADD would have to load the programs: %v", err)
+	}
 	n.AddPod(n.runtime(), "p1")
 	metrics(t, n, "sluice_datapath_loaded 1", `sluice_look_failed{part="datapath"} 0`, `sluice_attachments{network="sluice"} 1`,
 		`sluice_cni_verb_duration_seconds_count{plugin="ptp",result="success",verb="ADD"} 1`, "sluice_agent_node_metrics_failed_total 0")
