@@ -25,8 +25,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
-// HasFQ reports whether the kernel has the qdisc that honours departure times; if not, why. A yes is remembered from the load; a
-// no is asked again, since modules get loaded.
+// HasFQ reports whether the kernel has the qdisc that honours departure times (sch_fq); if not, why. A yes holds until the next boot. A no
+// is asked again after five minutes, or when the module is loaded.
 func (d *Datapath) HasFQ() (bool, string) {
 	return programs.New(d.tree).HasFQ()
 }

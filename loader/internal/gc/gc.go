@@ -109,6 +109,9 @@ func removeIfDead(p pintree.Paths) error {
 
 // removeTree removes the pins of one namespace, programs first: without them no process takes the tree for a datapath.
 func removeTree(p pintree.Paths) error {
-	return errors.Join(os.RemoveAll(p.Progs()), os.RemoveAll(p.Dir),
-		pintree.RemoveIfThere(p.State), pintree.RemoveIfThere(p.Reserved), pintree.RemoveIfThere(p.Look), pintree.RemoveIfThere(p.Waiting), pintree.RemoveIfThere(p.Displaced), pintree.RemoveIfThere(p.Lock))
+	errs := []error{os.RemoveAll(p.Progs()), os.RemoveAll(p.Dir)}
+	for _, file := range []string{p.State, p.Reserved, p.Look, p.Waiting, p.FQ, p.Displaced, p.Lock} {
+		errs = append(errs, pintree.RemoveIfThere(file))
+	}
+	return errors.Join(errs...)
 }

@@ -177,15 +177,3 @@ func ID(dir, name string) (uint32, error) {
 	}
 	return info.ID, nil
 }
-
-// HasFQ reports whether the kernel has the qdisc that honours departure times; if not, why. A yes is remembered from the load; a
-// no is asked again, since modules get loaded.
-func (sets Sets) HasFQ() (bool, string) {
-	if st, err := sets.ReadState(); err == nil && probes(st.Probes).yes(ProbeFQ) {
-		return true, ""
-	}
-	if err := askFQ(); err != nil {
-		return false, err.Error()
-	}
-	return true, ""
-}

@@ -12,6 +12,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
@@ -122,6 +125,47 @@ func TestPrivilegedAgentCapabilities(t *testing.T) {
 				return err
 			})
 		})
+	}
+}
+
+// A load in the agent's container decides as one by root does, so pods lose nothing when the agent comes first. It may not make a network
+// namespace to ask for two qdiscs in. clsact is in every kernel that Sluice loads programs on, and bandwidth asks for sch_fq itself.
+func TestPrivilegedAgentLoads(t *testing.T) {
+	type decision struct {
+		Loaded          bool
+		Backend, Reason string
+		Uplinks         string `json:"attach_uplinks"`
+		Pods            string `json:"attach_pods"`
+		Local, Devices  any
+		Probes          []map[string]any
+	}
+	load := func(t *testing.T, by func(w *e2etest.World)) (d decision) {
+		t.Helper()
+		w := e2etest.NewWorld(t)
+		by(w)
+		out := e2etest.MustRun(t, w.Node, e2etest.Programs.Path("sluice")+" status -o json")
+		if err := json.Unmarshal([]byte(out), &d); err != nil {
+			t.Fatal(err)
+		}
+		d.Probes = slices.DeleteFunc(d.Probes, func(p map[string]any) bool {
+			return p["name"] == "clsact" || p["name"] == "sch_fq" || p["name"] == "host mount namespace" // the last is about the process
+		})
+		if !d.Loaded || d.Uplinks == "" || d.Probes == nil || d.Local == nil || d.Devices == nil {
+			t.Errorf("not loaded, or not known how: %+v in %s", d, out)
+		}
+		return d
+	}
+	asRoot := load(t, func(w *e2etest.World) {
+		e2etest.MustRun(t, w.Node, e2etest.Programs.Path("sluice")+" resync --load")
+	})
+	asAgent := load(t, func(w *e2etest.World) {
+		if out, err := container(w, capabilities(t), "sluice resync --load"); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	})
+	ids := cmpopts.IgnoreMapEntries(func(key string, _ any) bool { return key == "id" }) // of programs
+	if diff := cmp.Diff(asRoot, asAgent, ids); diff != "" {
+		t.Errorf("root decides otherwise than the agent (-root +agent):\n%s", diff)
 	}
 }
 

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package programs
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/loadapi"
+	"github.com/sluice-cni/sluice/pkg/log"
+)
+
+// FQModule exists while the qdisc's module is loaded. A kernel that has it built in may lack the directory.
+const FQModule = "/sys/module/sch_fq"
+
+// HasFQ reports whether the kernel has the qdisc that honours departure times (sch_fq); if not, why.
+//
+// To ask takes a network namespace, a millisecond, and a run of modprobe where there is no module. So the answer is noted. A yes holds
+// until the next boot. A no holds for RefusalAge, or until the module is loaded.
+func (sets Sets) HasFQ() (bool, string) {
+	if st, err := sets.ReadState(); err == nil && probes(st.Probes).yes(ProbeFQ) {
+		return true, ""
+	}
+	if why, ok := sets.notedFQ(); ok {
+		return why == "", why
+	}
+	switch err := askFQ(); {
+	case err == nil:
+		sets.noteFQ("")
+		return true, ""
+	case errors.As(err, new(loadapi.UnsupportedError)):
+		sets.noteFQ(err.Error())
+		return false, err.Error()
+	default: // this process may not ask
+		return false, err.Error()
+	}
+}
+
+// notedFQ returns what the last noteFQ wrote, if that still holds.
+func (sets Sets) notedFQ() (why string, ok bool) {
+	raw, err := os.ReadFile(sets.Paths.FQ)
+	if err != nil {
+		return "", false
+	}
+	text, whole := strings.CutSuffix(string(raw), "\n") // the last byte that is written
+	boot, why, named := strings.Cut(text, " ")
+	if !whole || !named || boot != pintree.BootID() {
+		return "", false
+	}
+	if why == "" {
+		return "", true
+	}
+	info, err := os.Stat(sets.Paths.FQ)
+	if err != nil {
+		return "", false
+	}
+	if age := time.Since(info.ModTime()); age < 0 || age > RefusalAge || pintree.Exists(FQModule) {
+		return "", false
+	}
+	return why, true
+}
+
+// noteFQ writes the answer down: empty for yes, else why not. The writers' lock is not held: of two that write at a time both have asked.
+func (sets Sets) noteFQ(why string) {
+	if err := os.WriteFile(sets.Paths.FQ, []byte(pintree.BootID()+" "+strings.ReplaceAll(why, "\n", " ")+"\n"), 0o644); err != nil { //nolint:gosec // no secret
+		sets.Log.Debug("the next limit asks for sch_fq again", log.Error(err))
+	}
+}
