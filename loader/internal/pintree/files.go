@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 )
 
 // WriteFile replaces a file of the run directory in one step.
@@ -25,10 +26,10 @@ func WriteFile(path string, content []byte) error {
 }
 
 // BootID is the kernel's name of this boot; empty where it cannot be read.
-func BootID() string {
+var BootID = sync.OnceValue(func() string { //nolint:gochecknoglobals // a process lives in one boot
 	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return ""
 	}
 	return strings.TrimSpace(string(raw))
-}
+})
