@@ -3,6 +3,8 @@
 package loader
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"testing"
 	"time"
@@ -23,13 +25,22 @@ func TestPrivilegedFQIsRemembered(t *testing.T) {
 			s.Probes[i].Answer = AnswerUnclear
 		}
 	}
-	e.ok(programs.New(d.tree).WriteState(s))
-	has, why := d.HasFQ() // the kernel's answer
 	file, boot := d.tree.Paths.FQ, pintree.BootID()
+	ofLoad, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	e.ok(programs.New(d.tree).WriteState(s))
+	e.ok(pintree.RemoveIfThere(file))
+	has, why := d.HasFQ() // the kernel's answer
 	noted, err := os.ReadFile(file)
 	e.ok(err)
 	if want := boot + " " + why + "\n"; string(noted) != want || has != (why == "") {
 		t.Errorf("the note is %q, want %q", noted, want)
+	}
+	// The load asked before. Its yes is in the decision.
+	if want := map[bool]string{false: string(noted)}[has]; string(ofLoad) != want {
+		t.Errorf("the note of the load is %q, want %q", ofLoad, want)
 	}
 
 	const no = "by the test"

@@ -18,8 +18,8 @@ const FQModule = "/sys/module/sch_fq"
 
 // HasFQ reports whether the kernel has the qdisc that honours departure times (sch_fq); if not, why.
 //
-// To ask takes a network namespace, a millisecond, and a run of modprobe where there is no module. So the answer is noted. A yes holds
-// until the next boot. A no holds for RefusalAge, or until the module is loaded.
+// To ask takes a network namespace, a millisecond, and a run of modprobe where there is no module. So the answer is noted, that of the load
+// too. A yes holds until the next boot. A no holds for RefusalAge, or until the module is loaded.
 func (sets Sets) HasFQ() (bool, string) {
 	if st, err := sets.ReadState(); err == nil && probes(st.Probes).yes(ProbeFQ) {
 		return true, ""

@@ -41,6 +41,9 @@ func (sets Sets) NoteDecision(k Constants, report probes) error {
 	}); err != nil {
 		return fmt.Errorf("write decision: %w", err)
 	}
+	if fq, ok := report.find(ProbeFQ); ok && fq.Answer == AnswerNo {
+		sets.noteFQ(fq.Reason)
+	}
 	return nil
 }
 
