@@ -281,7 +281,7 @@ func (p *churn) mixed(ctx context.Context, s subject.Suite) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.lab.Close()) }()
-	tool, err := filepath.Abs(filepath.Join(p.sluiceBin, "sluice"))
+	tool, err := p.operatorTool()
 	if err != nil {
 		return err
 	}

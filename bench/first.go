@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -88,7 +87,7 @@ func (b *firstAdds) round(ctx context.Context, i interfacePlugin) (err error) {
 
 // loadPrograms runs "sluice resync --load" on the node.
 func (b *firstAdds) loadPrograms(p *place) (c call, err error) {
-	tool, err := filepath.Abs(filepath.Join(b.sluiceBin, "sluice"))
+	tool, err := b.operatorTool()
 	if err != nil {
 		return call{}, err
 	}
@@ -99,7 +98,7 @@ func (b *firstAdds) loadPrograms(p *place) (c call, err error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w: %s", cmd, err, out)
 		}
-		c = call{wall: time.Since(start), user: cmd.ProcessState.UserTime(), sys: cmd.ProcessState.SystemTime()}
+		c.ended(start, cmd.ProcessState)
 		return nil
 	})
 	return c, err

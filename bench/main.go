@@ -152,7 +152,7 @@ func (c *common) prepare(ctx context.Context) error {
 		case name == subject.SluiceObserved:
 			if s, err = c.sluice(ctx); err == nil {
 				s.Name = name
-				s.Observer, err = filepath.Abs(filepath.Join(c.sluiceBin, "sluice"))
+				s.Observer, err = c.operatorTool()
 			}
 		}
 		if err != nil {
@@ -178,6 +178,11 @@ func (c *common) checkPeers() error {
 		seen[name] = true
 	}
 	return nil
+}
+
+// operatorTool is the path of the operator's command, good from any directory.
+func (c *common) operatorTool() (string, error) {
+	return filepath.Abs(filepath.Join(c.sluiceBin, "sluice"))
 }
 
 func (c *common) sluice(ctx context.Context) (subject.Suite, error) {

@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -41,6 +40,11 @@ type call struct {
 	user, sys    time.Duration
 }
 
+// ended notes what a process has cost that was started then.
+func (c *call) ended(start time.Time, p *os.ProcessState) {
+	c.wall, c.user, c.sys = time.Since(start), p.UserTime(), p.SystemTime()
+}
+
 var _ invoke.Exec = (*timer)(nil)
 
 // ExecPlugin runs one plugin as libcni would.
@@ -56,13 +60,10 @@ func (t *timer) ExecPlugin(ctx context.Context, path string, stdin []byte, env [
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, bytes.NewReader(stdin), &out, &errOut
 	start := time.Now()
 	err := cmd.Run()
-	c.wall = time.Since(start)
 	if cmd.ProcessState == nil { // it was never started
 		return nil, fmt.Errorf("%s %s: %w", c.plugin, c.verb, err)
 	}
-	if ru, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
-		c.user, c.sys = time.Duration(ru.Utime.Nano()), time.Duration(ru.Stime.Nano())
-	}
+	c.ended(start, cmd.ProcessState)
 	t.mu.Lock()
 	t.calls = append(t.calls, c)
 	t.mu.Unlock()

@@ -147,7 +147,6 @@ func TestReportFrom(t *testing.T) {
 	}
 }
 
-// The small profile with two equals: every tool and every axis is in the raw data and on the page, with a control.
 // A place whose pods cannot be made in time is left out before it costs that time.
 func TestTooSlow(t *testing.T) {
 	t.Parallel()
@@ -173,6 +172,7 @@ func TestTooSlow(t *testing.T) {
 	}
 }
 
+// The small profile with two equals: every tool and every axis is in the raw data and on the page, with a control.
 func TestPrivilegedReportQuick(t *testing.T) {
 	bin, err := testbin.Build()
 	if err != nil {
