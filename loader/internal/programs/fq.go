@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/loadapi"
@@ -27,16 +26,15 @@ func (sets Sets) HasFQ() (bool, string) {
 	if why, ok := sets.notedFQ(); ok {
 		return why == "", why
 	}
-	switch err := askFQ(); {
-	case err == nil:
+	err := askFQ()
+	if err == nil {
 		sets.noteFQ("")
 		return true, ""
-	case errors.As(err, new(loadapi.UnsupportedError)):
-		sets.noteFQ(err.Error())
-		return false, err.Error()
-	default: // this process may not ask
-		return false, err.Error()
 	}
+	if errors.As(err, new(loadapi.UnsupportedError)) { // else this process may not ask
+		sets.noteFQ(err.Error())
+	}
+	return false, err.Error()
 }
 
 // notedFQ returns what the last noteFQ wrote, if that still holds.
@@ -57,10 +55,7 @@ func (sets Sets) notedFQ() (why string, ok bool) {
 	if err != nil {
 		return "", false
 	}
-	if age := time.Since(info.ModTime()); age < 0 || age > RefusalAge || pintree.Exists(FQModule) {
-		return "", false
-	}
-	return why, true
+	return why, believed(info.ModTime()) && !pintree.Exists(FQModule)
 }
 
 // noteFQ writes the answer down: empty for yes, else why not. The writers' lock is not held: of two that write at a time both have asked.

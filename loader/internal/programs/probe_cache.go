@@ -15,6 +15,12 @@ import (
 // RefusalAge bounds how long a no of this kernel is believed: an operator may have loaded a module or lifted a restriction.
 const RefusalAge = 5 * time.Minute
 
+// believed reports whether a no of then still holds. One from the future does not: the clock went back.
+func believed(then time.Time) bool {
+	age := time.Since(then)
+	return age >= 0 && age <= RefusalAge
+}
+
 // CachedRefusal returns the no that was written down a short while ago for the same question, nil if there is none: every ADD of a
 // node without eBPF would load and drop programs only to hear it again. What depends on the process or on mounts, and costs
 // nothing, is asked anew.
@@ -23,7 +29,7 @@ func (sets Sets) CachedRefusal(k Constants) error {
 	if err != nil || s.Backend != BackendNone || s.Kernel != bpfsys.KernelRelease() || s.Asked != sets.ProbeKey(k) {
 		return nil //nolint:nilerr // then it is asked
 	}
-	if age := time.Since(s.Decided); age < 0 || age > RefusalAge {
+	if !believed(s.Decided) {
 		return nil
 	}
 	again := map[string]func() error{ProbeCaps: AskCapabilities, ProbeBPFFS: func() error { return sets.Paths.BPFFS.Ensure(sets.RunDir) }}
