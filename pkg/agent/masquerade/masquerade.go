@@ -63,7 +63,7 @@ func (e *Exempt) Resync(ctx context.Context) error {
 	if e.resynced {
 		return nil
 	}
-	if err := e.resync(ctx, true); err != nil {
+	if err := e.resync(ctx, "--load"); err != nil {
 		return err
 	}
 	e.resynced = true
@@ -149,15 +149,11 @@ func (e *Exempt) note(added []netip.Prefix) error {
 	return err
 }
 
-// resync has the datapath read the configuration. With load, programs that are not there are loaded; otherwise the first ADD does it.
-func (e *Exempt) resync(ctx context.Context, load bool) error {
+// resync has the datapath read the configuration. With "--load", programs that are not there are loaded; otherwise the first ADD does it.
+func (e *Exempt) resync(ctx context.Context, flags ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, resyncTime)
 	defer cancel()
-	args := []string{"resync"}
-	if load {
-		args = append(args, "--load")
-	}
-	out, err := exec.CommandContext(ctx, e.tool, args...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, e.tool, append([]string{"resync"}, flags...)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%s resync: %w: %s", e.tool, err, strings.TrimSpace(string(out)))
 	}
@@ -170,5 +166,5 @@ func (e *Exempt) Remove(ctx context.Context) error {
 	if err != nil || !changed {
 		return err
 	}
-	return e.resync(ctx, false)
+	return e.resync(ctx)
 }
