@@ -129,7 +129,7 @@ func TestPrivilegedAgentCapabilities(t *testing.T) {
 }
 
 // A load in the agent's container decides as one by root does, so pods lose nothing when the agent comes first. It may not make a network
-// namespace to ask for two qdiscs in. clsact is in every kernel that Sluice loads programs on, and bandwidth asks for sch_fq itself.
+// namespace to ask for two qdiscs in: bandwidth asks for sch_fq itself, and without clsact see docs/known-gaps.md.
 func TestPrivilegedAgentLoads(t *testing.T) {
 	type decision struct {
 		Loaded          bool
