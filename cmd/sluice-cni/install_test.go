@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/install"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // programs builds the programs that implement the plugins.
@@ -31,7 +32,7 @@ func programs(t *testing.T) (dir string) {
 func installed(t *testing.T, from string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	syscall.ForkLock.RLock() // see writePlugin
+	syscall.ForkLock.RLock() // see testbin.WriteScript
 	defer syscall.ForkLock.RUnlock()
 	if _, err := install.Install(t.Context(), dir, install.Options{}, install.Sources(from, install.Plugins())...); err != nil {
 		t.Fatal(err)
@@ -132,13 +133,9 @@ func inPlace(t *testing.T, path string) {
 	writePlugin(t, path, "#!/bin/sh\necho foreign\n")
 }
 
-// writePlugin writes a file that is executed next. No process is forked until it is closed: a child would have the open file until its own
-// execve, and the kernel refuses to execute a file that is open for writing (ETXTBSY).
 func writePlugin(t *testing.T, path, content string) {
 	t.Helper()
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	if err := os.WriteFile(path, []byte(content), 0o755); err != nil { //nolint:gosec // a plugin is executable
+	if err := testbin.WriteScript(path, content); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +22,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -50,11 +50,7 @@ func script(t *testing.T, name, body string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	text := "#!/bin/sh\ncat >\"$0.stdin\"\necho \"$CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME $CNI_NETNS $CNI_ARGS\" >\"$0.env\"\n" + body + "\n"
-	// No fork while the file is open for writing: the child would hold it until
-	// it has become another program, and the script could not be run ("text file busy").
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil { //nolint:gosec // a test's own script
+	if err := testbin.WriteScript(filepath.Join(dir, name), text); err != nil {
 		t.Fatal(err)
 	}
 	return dir

@@ -19,6 +19,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // node has attachments that libcni made by a plugin, which notes what it is asked for. TestPrivilegedContainerdGarbage has real ones.
@@ -39,7 +40,7 @@ func newNode(t *testing.T) *node {
 [ ! -e %[1]s/broken ] || { echo '{"code": 11, "msg": "broken"}'; exit 1; }
 echo '{"cniVersion": "1.0.0"}'
 `, n.dir)
-	if err := os.WriteFile(filepath.Join(n.dir, "ptp"), []byte(script), 0o755); err != nil { //nolint:gosec // a program is executable
+	if err := testbin.WriteScript(filepath.Join(n.dir, "ptp"), script); err != nil {
 		t.Fatal(err)
 	}
 	var err error

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
 // tool makes a program that notes the arguments of each run, and fails while there is a file "broken" beside it. runs counts those that load.
@@ -20,7 +21,7 @@ func tool(t *testing.T, dir string) (path string, runs func() int) {
 	t.Helper()
 	path = filepath.Join(dir, "sluice")
 	script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = resync ] || exit 9\n[ ! -e %s/broken ] || { echo no datapath >&2; exit 1; }\necho run \"$@\" >> %s/runs\n", dir, dir)
-	if err := os.WriteFile(path, []byte(script), 0o755); err != nil { //nolint:gosec // a program is executable
+	if err := testbin.WriteScript(path, script); err != nil {
 		t.Fatal(err)
 	}
 	return path, func() int {
