@@ -34,7 +34,8 @@ static __always_inline bool confirm_pod_to_pod(struct __sk_buff *skb, const stru
 	out = ct_lookup_entry(&from, sender->owner, now);
 	if (!out || !(out->flags & SL_CT_TX_SEEN_FIRST) || (out->flags & SL_CT_NAT))
 		return false;
-	out->flags |= SL_CT_TX_SEEN_LAST | SL_CT_PEER_LOCAL;
+	out->flags |= SL_CT_PEER_LOCAL;
+	ct_passed_stack(skb, out, p, SL_TX, now);
 	in = ct_lookup_entry(&p->tuple, ep->owner, now);
 	if (!in || ct_is_new_connection(in, p, SL_RX)) {
 		s = ct_scratch();
@@ -49,12 +50,13 @@ static __always_inline bool confirm_pod_to_pod(struct __sk_buff *skb, const stru
 	 * Two entries are one connection here: where one is to be confirmed again, so is the other.
 	 * Each would wait for slow packets of a direction that is still fast.
 	 */
-	if (cfg_relearn && in->relearn_at != out->relearn_at) {
+	if ((cfg_relearn || !p->tcp_flags) && in->relearn_at != out->relearn_at) {
 		in->flags &= ~SL_CT_SEEN_LAST;
 		in->relearn_at = out->relearn_at;
 	}
 	in = ct_update(&p->tuple, in, p, SL_RX, skb->len, now);
-	in->flags |= SL_CT_RX_SEEN_LAST | SL_CT_PEER_LOCAL;
+	in->flags |= SL_CT_PEER_LOCAL;
+	ct_passed_stack(skb, in, p, SL_RX, now);
 	return true;
 }
 
@@ -101,8 +103,10 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct sl_pkt *p
 		verdict = hairpin_to_pod(skb, p); /* never confirmed: every packet has to pass here */
 		return verdict == SL_NOT_HAIRPIN ? SL_NEXT : verdict;
 	}
-	if (ct && (ct->flags & SL_CT_RX_SEEN_FIRST) && !(ct->flags & SL_CT_RX_SEEN_LAST))
-		ct->flags |= SL_CT_RX_SEEN_LAST;
+	if (ct && (ct->flags & SL_CT_RX_SEEN_FIRST)) {
+		ct_passed_stack(skb, ct, p, SL_RX, now);
+		ct_delete_if_closed(&p->tuple, ct, p, SL_RX);
+	}
 	return SL_NEXT;
 }
 

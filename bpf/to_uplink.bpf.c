@@ -32,6 +32,7 @@ static __always_inline int translate(struct __sk_buff *skb, const struct sl_slow
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
 	if (slow->outer.first_frag)
 		frag_note(&slow->outer, SL_TX, ct->other.local, now);
+	ct_delete_if_closed(&slow->outer.p.tuple, ct, &slow->outer.p, SL_TX);
 	return SL_NEXT;
 }
 
@@ -46,8 +47,7 @@ static __always_inline void confirm_tx(struct __sk_buff *skb, const struct sl_sl
 		return;
 	if (ct->out_ifindex != skb->ifindex)
 		ct->out_ifindex = skb->ifindex;
-	if (!(ct->flags & SL_CT_TX_SEEN_LAST))
-		ct->flags |= SL_CT_TX_SEEN_LAST;
+	ct_passed_stack(skb, ct, p, SL_TX, now);
 	if (slow->outer.from_fast_parser)
 		ct_cache_nexthop(ct, p->dst_mac, p->src_mac, p->seg_len, now);
 }

@@ -32,7 +32,8 @@ const (
 	seamPktType = 28 // u32: argument of bpf_skb_change_type + 1; 0 = not called
 	seamNeigh   = 32 // 20 bytes: struct bpf_redir_neigh
 	seamRival   = 56 // struct sl_flow: what failMapRace inserts
-	seamSize    = 56 + 152
+	seamNfct    = 56 + 160 // u64: what bpf_probe_read_kernel reads: sk_buff._nfct
+	seamSize    = 56 + 160 + 8
 )
 
 // A test cannot set skb->tc_classid, which carries the number of a pod's own device: its loads become loads of skb->cb.
@@ -71,6 +72,7 @@ type seamState struct {
 	neighAF uint32
 	neigh   [16]byte
 	rival   bpfgen.TypesSlCtEntry // input
+	nfct    uint64                // input
 }
 
 // nextHop returns the neighbour that bpf_redirect_neigh was given.
@@ -154,6 +156,8 @@ var seams = map[asm.BuiltinFunc]func(asm.BuiltinFunc) asm.Instructions{
 	asm.FnMapUpdateElem: seamMapUpdate,
 	asm.FnL4CsumReplace: seamFailing(failL4Csum),
 	asm.FnSkbStoreBytes: seamFailing(failStoreBytes),
+
+	asm.FnProbeReadKernel: seamProbeReadKernel,
 }
 
 func seamAt(dst asm.Register) asm.Instruction {
@@ -178,6 +182,17 @@ func seamPrandom(fn asm.BuiltinFunc) asm.Instructions {
 		asm.JNE.Imm(asm.R2, 0, "prandom_out"),
 		fn.Call(),
 		asm.Return().WithSymbol("prandom_out"),
+	}
+}
+
+// seamProbeReadKernel has the packet's conntrack entry from the test: BPF_PROG_TEST_RUN makes packets that netfilter does not track.
+func seamProbeReadKernel(asm.BuiltinFunc) asm.Instructions {
+	return asm.Instructions{
+		seamAt(asm.R4),
+		asm.LoadMem(asm.R0, asm.R4, seamNfct, asm.DWord),
+		asm.StoreMem(asm.R1, 0, asm.R0, asm.DWord),
+		asm.Mov.Imm(asm.R0, 0),
+		asm.Return(),
 	}
 }
 
@@ -290,6 +305,7 @@ func (o *programSet) setSeam(tb testing.TB, s seamState) {
 	if _, err := binary.Encode(raw[seamRival:], e, &s.rival); err != nil {
 		tb.Fatal(err)
 	}
+	e.PutUint64(raw[seamNfct:], s.nfct)
 	if err := o.maps[seamMap].Put(uint32(0), &raw); err != nil {
 		tb.Fatal(err)
 	}

@@ -120,6 +120,11 @@ func (o *programSet) load(tb testing.TB, spec *ebpf.CollectionSpec, opts loadOpt
 			tb.Fatal(err)
 		}
 	}
+	if v := spec.Variables["cfg_nfct_offset"]; v != nil && opts.seams {
+		if err := v.Set(uint32(1)); err != nil { // any: the seam reads nothing
+			tb.Fatal(err)
+		}
+	}
 	for name, v := range opts.vars {
 		if spec.Variables[name] == nil {
 			continue

@@ -146,6 +146,7 @@ func apply(spec *ebpf.CollectionSpec, c loadapi.Constants) error {
 	set(objects.FromPodVarCfgSnatMin2, uint32(c.SNAT[1][0]))
 	set(objects.FromPodVarCfgSnatMax2, uint32(c.SNAT[1][1]))
 	set(objects.FromPodVarCfgSnatSecret, c.SNATSecret)
+	set(objects.FromPodVarCfgTcpLiberal, oneIf(c.TCPLiberal))
 	set(objects.FromPodVarCfgCbCookie1, c.CBCookie[0])
 	set(objects.FromPodVarCfgCbCookie2, c.CBCookie[1])
 	return errors.Join(errs...)
@@ -297,6 +298,10 @@ func loadAll(o loadapi.LoadRequest, maps shared) (map[string]*verified, error) {
 		}
 	}()
 	cache := btf.NewCache() // shared: decoding the kernel's types is the slow part beside
+	nfct, err := nfctOffset(cache)
+	if err != nil {
+		nfct = 0 // the programs take each packet for a tracked one
+	}
 	out := make(map[string]*verified, len(o.Objects))
 	var group sync.WaitGroup
 	var failed error
@@ -305,7 +310,7 @@ func loadAll(o loadapi.LoadRequest, maps shared) (map[string]*verified, error) {
 			failed = c.err
 		}
 		if failed == nil {
-			failed = prepare(c, o.Maps, maps)
+			failed = prepare(c, o.Maps, maps, nfct)
 		}
 		if failed != nil {
 			continue
@@ -326,12 +331,15 @@ func loadAll(o loadapi.LoadRequest, maps shared) (map[string]*verified, error) {
 	return nil, failed
 }
 
-// prepare opens the maps of c and tells its programs their sizes.
-func prepare(c configured, dir string, maps shared) error {
+// prepare opens the maps of c and tells its programs their sizes, and where packets have their conntrack entry.
+func prepare(c configured, dir string, maps shared, nfct uint32) error {
 	if err := maps.open(dir, c.spec); err != nil {
 		return err
 	}
 	if err := size(c.spec, maps); err != nil {
+		return fmt.Errorf("configure %s: %w", c.name, err)
+	}
+	if err := c.spec.Variables[objects.FromPodVarCfgNfctOffset].Set(nfct); err != nil {
 		return fmt.Errorf("configure %s: %w", c.name, err)
 	}
 	return nil

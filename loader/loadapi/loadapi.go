@@ -76,6 +76,7 @@ const SockLB = "sl_socklb"
 type Constants struct {
 	FastPath    uint32       `json:"fastPath"`
 	Relearn     uint32       `json:"relearn"` // in units of 2^20 ns
+	TCPLiberal  bool         `json:"tcpLiberal"`
 	AntiSpoof   bool         `json:"antiSpoof"`
 	AdmitMark   uint32       `json:"admitMark"`
 	FIBSrc      bool         `json:"fibSrc"`

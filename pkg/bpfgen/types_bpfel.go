@@ -57,6 +57,8 @@ type TypesSlCtEntry struct {
 	TxAck              uint32
 	RxEnd              uint32
 	TxEnd              uint32
+	NfTxEnd            uint32
+	NfRxEnd            uint32
 }
 
 type TypesSlCtFlag uint32
@@ -81,6 +83,7 @@ const (
 	TypesSlCtFlagSL_CT_POD_SNAT       TypesSlCtFlag = 65536
 	TypesSlCtFlagSL_CT_WANTS_POD_SNAT TypesSlCtFlag = 131072
 	TypesSlCtFlagSL_CT_CLIENT_PORT    TypesSlCtFlag = 262144
+	TypesSlCtFlagSL_CT_TRACKED        TypesSlCtFlag = 524288
 )
 
 type TypesSlCtSide uint32

@@ -2,6 +2,7 @@
 #pragma once
 #include "conntrack_share.h"
 #include "conntrack_table.h"
+#include "netfilter.h"
 #include "tcp_seq.h"
 #include "../packet/parse.h"
 
@@ -66,19 +67,30 @@ static __always_inline __u32 relearn_clock(__u64 now)
 }
 
 /*
+ * For how long a connection keeps to the fast path, in units of cfg_relearn; 0 = for ever. Netfilter
+ * forgets what is not TCP 30 or 120 s after the last packet that it saw, so it sees one each second.
+ */
+static __always_inline __u32 relearn_after(const struct sl_ct_entry *ct, const struct sl_pkt *p)
+{
+	if (p->tcp_flags || !(ct->flags & SL_CT_TRACKED) || cfg_relearn - 1 < SL_NF_RELEARN)
+		return cfg_relearn;
+	return SL_NF_RELEARN;
+}
+
+/*
  * Must a confirmed connection be confirmed again? If so, both directions take the slow path until
  * their last hooks have seen them. What may happen in the stack since then, such as a new firewall
  * rule, so holds after cfg_relearn at the latest. A deadline that is too far away is from another
  * configuration, or from an older layout.
  */
-static __always_inline bool ct_relearn(struct sl_ct_entry *ct, __u64 now)
+static __always_inline bool ct_relearn(struct sl_ct_entry *ct, const struct sl_pkt *p, __u64 now)
 {
-	__u32 clock = relearn_clock(now);
+	__u32 clock = relearn_clock(now), after = relearn_after(ct, p);
 
-	if (!cfg_relearn || likely(ct->relearn_at - clock - 1 < 2 * cfg_relearn))
+	if (!after || likely(ct->relearn_at - clock - 1 < 2 * after))
 		return false;
-	ct->flags &= ~SL_CT_SEEN_LAST;
-	ct->relearn_at = clock + cfg_relearn;
+	ct->flags &= ~(SL_CT_SEEN_LAST | SL_CT_TRACKED);
+	ct->relearn_at = clock + after;
 	return true;
 }
 

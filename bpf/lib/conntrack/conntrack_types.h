@@ -28,6 +28,7 @@ enum sl_ct_flag {
 	SL_CT_POD_SNAT = 1 << 16,	/* pod-side SNAT: "other" is the tuple the pod sees */
 	SL_CT_WANTS_POD_SNAT = 1 << 17, /* its packets get pod-side SNAT at the pod that is asked */
 	SL_CT_CLIENT_PORT = 1 << 18,	/* hostPort whose client has another port than its own; has a reverse entry */
+	SL_CT_TRACKED = 1 << 19,	/* netfilter has an entry for it (netfilter.h) */
 };
 
 /*
@@ -57,8 +58,11 @@ struct sl_ct_entry {
 	__u32 tx_ack; /* what the pod expects next, as it last said; 0 = it said nothing yet */
 	__u32 rx_end; /* end of what came in order behind tx_ack */
 	__u32 tx_end; /* end of what the pod sent; 0 = it sent nothing yet */
+	/* The same in packets that netfilter has seen, see netfilter.h; 0 = none yet. */
+	__u32 nf_tx_end; /* end of what the pod sent */
+	__u32 nf_rx_end; /* end of what came for the pod */
 };
-_Static_assert(sizeof(struct sl_ct_entry) == 152, "sl_ct_entry is a map value: no hidden padding");
+_Static_assert(sizeof(struct sl_ct_entry) == 160, "sl_ct_entry is a map value: no hidden padding");
 
 /* The index into sl_ct_counts. New ones go before SL_CT_COUNT_MAX: the numbers are part of the map layout. */
 enum sl_ct_count {

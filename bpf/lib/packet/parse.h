@@ -67,6 +67,8 @@ struct sl_pkt {
 	__u8 echo;	/* an ICMP echo: SL_ECHO_ASKS, SL_ECHO_ANSWERS; else 0 */
 	__u8 src_mac[ETH_ALEN];
 	__u8 dst_mac[ETH_ALEN];
+	__u8 zero_window; /* TCP: the receive window is closed */
+	__u8 pad[7];
 };
 
 #define SL_ECHO_ASKS 1
@@ -181,6 +183,7 @@ static __always_inline void pkt_set_tcp(struct sl_pkt *p, const struct tcphdr *t
 	p->tcp_flags = flags;
 	p->seq = bpf_ntohl(th->seq);
 	p->ack = bpf_ntohl(th->ack_seq);
+	p->zero_window = !th->window;
 	p->seq_len = bytes - (__u32)th->doff * 4 + (flags & SL_TCP_FIN) + ((flags & SL_TCP_SYN) >> 1);
 }
 

@@ -30,6 +30,7 @@ const (
 type Constants struct {
 	fastPath  nodeconf.FastPath
 	relearn   uint32 // seconds; 0: never
+	liberal   bool   // netfilter accepts TCP packets outside of the window that it knows
 	antiSpoof bool
 	admitMark uint32
 	snat      []nodeconf.PortRange // one or two
@@ -43,7 +44,8 @@ func (sets Sets) Constants() (Constants, error) {
 	c := sets.Config
 	k := Constants{
 		fastPath:  c.FastPath,
-		relearn:   sets.relearn(),
+		relearn:   c.Relearn,
+		liberal:   sets.beLiberal(),
 		antiSpoof: c.AntiSpoof,
 		admitMark: c.AdmitMark,
 		snat:      c.SNATPorts,
@@ -135,7 +137,7 @@ func constsOf(dir string) (d loadConsts, err error) {
 // Build names this set of programs with these constants.
 func (k Constants) Build() string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s %s %d %t %d %v %v %s %s", bpfgen.Build, k.fastPath, k.relearn, k.antiSpoof, k.admitMark, k.snat, k.NoMasq, k.attach, k.cgroup)
+	fmt.Fprintf(h, "%s %s %d %t %t %d %v %v %s %s", bpfgen.Build, k.fastPath, k.relearn, k.liberal, k.antiSpoof, k.admitMark, k.snat, k.NoMasq, k.attach, k.cgroup)
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
@@ -153,7 +155,7 @@ func fastPathValue(f nodeconf.FastPath) uint32 {
 // compiled is what the programs get of k and of what was drawn for their set.
 func (k Constants) compiled(d loadConsts) loadapi.Constants {
 	c := loadapi.Constants{
-		FastPath: fastPathValue(k.fastPath), Relearn: relearnClock(k.relearn), AntiSpoof: k.antiSpoof, AdmitMark: k.admitMark,
+		FastPath: fastPathValue(k.fastPath), Relearn: relearnClock(k.relearn), TCPLiberal: k.liberal, AntiSpoof: k.antiSpoof, AdmitMark: k.admitMark,
 		FIBSrc: d.fibSrc, Coarse: d.coarse, SkNetns: d.skNetns, Netkit: d.netkit, NetnsCookie: d.netns, SNATSecret: d.snat, CBCookie: d.cbCookie,
 	}
 	for i, r := range k.snat {

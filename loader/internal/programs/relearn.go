@@ -14,26 +14,25 @@ import (
 // beLiberalKey makes netfilter conntrack accept TCP packets outside of the window that it knows.
 const beLiberalKey = "net/netfilter/nf_conntrack_tcp_be_liberal"
 
-// relearn returns for how many seconds a connection takes the fast path before the stack has to see it again.
+// beLiberal makes netfilter liberal about windows, and reports whether it is.
 //
 // Netfilter conntrack misses the packets of the fast path. It would call the next one of the same TCP connection invalid, and
 // kube-proxy's rules drop those. So conntrack has to be liberal first, as the kernel's own flow tables make it for what they
-// forward (flow_offload_ct_tcp). Where it cannot be, connections are not relearned: they would end.
-func (sets Sets) relearn() uint32 {
-	c := sets.Config
-	if c.Relearn == 0 || c.FastPath == nodeconf.FastPathOff {
-		return 0
+// forward (flow_offload_ct_tcp). Where it cannot be, a TCP connection that netfilter tracks keeps to the slow path.
+func (sets Sets) beLiberal() bool {
+	if sets.Config.FastPath == nodeconf.FastPathOff {
+		return false
 	}
 	v, err := sysctl.Get(beLiberalKey)
 	if err == nil && v != "1" {
 		err = sysctl.Set(beLiberalKey, "1")
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without it there is no conntrack
-		sets.Log.Warn("connections keep to the fast path: conntrack would call packets of the slow path invalid",
+		sets.Log.Warn("TCP connections that netfilter tracks keep to the slow path: it would call packets behind the fast path invalid",
 			log.String("sysctl", beLiberalKey), log.Error(err))
-		return 0
+		return false
 	}
-	return c.Relearn
+	return true
 }
 
 // relearnClock returns seconds in units of cfg_relearn (bpf/lib/base/config.h), rounded down.

@@ -43,6 +43,7 @@ const (
 	EdtVarCfgL2Len       = "cfg_l2_len"
 	EdtVarCfgNetkit      = "cfg_netkit"
 	EdtVarCfgNetnsCookie = "cfg_netns_cookie"
+	EdtVarCfgNfctOffset  = "cfg_nfct_offset"
 	EdtVarCfgRelearn     = "cfg_relearn"
 	EdtVarCfgSkNetns     = "cfg_sk_netns"
 	EdtVarCfgSnatMax1    = "cfg_snat_max1"
@@ -50,6 +51,7 @@ const (
 	EdtVarCfgSnatMin1    = "cfg_snat_min1"
 	EdtVarCfgSnatMin2    = "cfg_snat_min2"
 	EdtVarCfgSnatSecret  = "cfg_snat_secret"
+	EdtVarCfgTcpLiberal  = "cfg_tcp_liberal"
 )
 
 // LoadEdt returns the embedded CollectionSpec for Edt.
@@ -133,6 +135,7 @@ type EdtVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
@@ -140,6 +143,7 @@ type EdtVariableSpecs struct {
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.VariableSpec `ebpf:"cfg_tcp_liberal"`
 }
 
 // EdtObjects contains all objects after they have been loaded into the kernel.
@@ -213,6 +217,7 @@ type EdtVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
@@ -220,6 +225,7 @@ type EdtVariables struct {
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.Variable `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.Variable `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.Variable `ebpf:"cfg_tcp_liberal"`
 }
 
 // EdtPrograms contains all programs after they have been loaded into the kernel.

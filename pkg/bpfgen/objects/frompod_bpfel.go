@@ -62,6 +62,7 @@ const (
 	FromPodVarCfgL2Len       = "cfg_l2_len"
 	FromPodVarCfgNetkit      = "cfg_netkit"
 	FromPodVarCfgNetnsCookie = "cfg_netns_cookie"
+	FromPodVarCfgNfctOffset  = "cfg_nfct_offset"
 	FromPodVarCfgRelearn     = "cfg_relearn"
 	FromPodVarCfgSkNetns     = "cfg_sk_netns"
 	FromPodVarCfgSnatMax1    = "cfg_snat_max1"
@@ -69,6 +70,7 @@ const (
 	FromPodVarCfgSnatMin1    = "cfg_snat_min1"
 	FromPodVarCfgSnatMin2    = "cfg_snat_min2"
 	FromPodVarCfgSnatSecret  = "cfg_snat_secret"
+	FromPodVarCfgTcpLiberal  = "cfg_tcp_liberal"
 )
 
 // LoadFromPod returns the embedded CollectionSpec for FromPod.
@@ -171,6 +173,7 @@ type FromPodVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
@@ -178,6 +181,7 @@ type FromPodVariableSpecs struct {
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.VariableSpec `ebpf:"cfg_tcp_liberal"`
 }
 
 // FromPodObjects contains all objects after they have been loaded into the kernel.
@@ -289,6 +293,7 @@ type FromPodVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
@@ -296,6 +301,7 @@ type FromPodVariables struct {
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.Variable `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.Variable `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.Variable `ebpf:"cfg_tcp_liberal"`
 }
 
 // FromPodPrograms contains all programs after they have been loaded into the kernel.

@@ -58,6 +58,7 @@ const (
 	FromUplinkVarCfgL2Len       = "cfg_l2_len"
 	FromUplinkVarCfgNetkit      = "cfg_netkit"
 	FromUplinkVarCfgNetnsCookie = "cfg_netns_cookie"
+	FromUplinkVarCfgNfctOffset  = "cfg_nfct_offset"
 	FromUplinkVarCfgRelearn     = "cfg_relearn"
 	FromUplinkVarCfgSkNetns     = "cfg_sk_netns"
 	FromUplinkVarCfgSnatMax1    = "cfg_snat_max1"
@@ -65,6 +66,7 @@ const (
 	FromUplinkVarCfgSnatMin1    = "cfg_snat_min1"
 	FromUplinkVarCfgSnatMin2    = "cfg_snat_min2"
 	FromUplinkVarCfgSnatSecret  = "cfg_snat_secret"
+	FromUplinkVarCfgTcpLiberal  = "cfg_tcp_liberal"
 )
 
 // LoadFromUplink returns the embedded CollectionSpec for FromUplink.
@@ -163,6 +165,7 @@ type FromUplinkVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
@@ -170,6 +173,7 @@ type FromUplinkVariableSpecs struct {
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.VariableSpec `ebpf:"cfg_tcp_liberal"`
 }
 
 // FromUplinkObjects contains all objects after they have been loaded into the kernel.
@@ -273,6 +277,7 @@ type FromUplinkVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
@@ -280,6 +285,7 @@ type FromUplinkVariables struct {
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.Variable `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.Variable `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.Variable `ebpf:"cfg_tcp_liberal"`
 }
 
 // FromUplinkPrograms contains all programs after they have been loaded into the kernel.

@@ -40,6 +40,7 @@ const (
 	MACCheckVarCfgL2Len       = "cfg_l2_len"
 	MACCheckVarCfgNetkit      = "cfg_netkit"
 	MACCheckVarCfgNetnsCookie = "cfg_netns_cookie"
+	MACCheckVarCfgNfctOffset  = "cfg_nfct_offset"
 	MACCheckVarCfgRelearn     = "cfg_relearn"
 	MACCheckVarCfgSkNetns     = "cfg_sk_netns"
 	MACCheckVarCfgSnatMax1    = "cfg_snat_max1"
@@ -47,6 +48,7 @@ const (
 	MACCheckVarCfgSnatMin1    = "cfg_snat_min1"
 	MACCheckVarCfgSnatMin2    = "cfg_snat_min2"
 	MACCheckVarCfgSnatSecret  = "cfg_snat_secret"
+	MACCheckVarCfgTcpLiberal  = "cfg_tcp_liberal"
 )
 
 // LoadMACCheck returns the embedded CollectionSpec for MACCheck.
@@ -127,6 +129,7 @@ type MACCheckVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
@@ -134,6 +137,7 @@ type MACCheckVariableSpecs struct {
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.VariableSpec `ebpf:"cfg_tcp_liberal"`
 }
 
 // MACCheckObjects contains all objects after they have been loaded into the kernel.
@@ -201,6 +205,7 @@ type MACCheckVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
@@ -208,6 +213,7 @@ type MACCheckVariables struct {
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.Variable `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.Variable `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.Variable `ebpf:"cfg_tcp_liberal"`
 }
 
 // MACCheckPrograms contains all programs after they have been loaded into the kernel.

@@ -53,6 +53,7 @@ const (
 	NsIngressVarCfgL2Len       = "cfg_l2_len"
 	NsIngressVarCfgNetkit      = "cfg_netkit"
 	NsIngressVarCfgNetnsCookie = "cfg_netns_cookie"
+	NsIngressVarCfgNfctOffset  = "cfg_nfct_offset"
 	NsIngressVarCfgRelearn     = "cfg_relearn"
 	NsIngressVarCfgSkNetns     = "cfg_sk_netns"
 	NsIngressVarCfgSnatMax1    = "cfg_snat_max1"
@@ -60,6 +61,7 @@ const (
 	NsIngressVarCfgSnatMin1    = "cfg_snat_min1"
 	NsIngressVarCfgSnatMin2    = "cfg_snat_min2"
 	NsIngressVarCfgSnatSecret  = "cfg_snat_secret"
+	NsIngressVarCfgTcpLiberal  = "cfg_tcp_liberal"
 )
 
 // LoadNsIngress returns the embedded CollectionSpec for NsIngress.
@@ -153,6 +155,7 @@ type NsIngressVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
@@ -160,6 +163,7 @@ type NsIngressVariableSpecs struct {
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.VariableSpec `ebpf:"cfg_tcp_liberal"`
 }
 
 // NsIngressObjects contains all objects after they have been loaded into the kernel.
@@ -253,6 +257,7 @@ type NsIngressVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
@@ -260,6 +265,7 @@ type NsIngressVariables struct {
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.Variable `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.Variable `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.Variable `ebpf:"cfg_tcp_liberal"`
 }
 
 // NsIngressPrograms contains all programs after they have been loaded into the kernel.

@@ -55,6 +55,7 @@ const (
 	ParentVarCfgL2Len       = "cfg_l2_len"
 	ParentVarCfgNetkit      = "cfg_netkit"
 	ParentVarCfgNetnsCookie = "cfg_netns_cookie"
+	ParentVarCfgNfctOffset  = "cfg_nfct_offset"
 	ParentVarCfgRelearn     = "cfg_relearn"
 	ParentVarCfgSkNetns     = "cfg_sk_netns"
 	ParentVarCfgSnatMax1    = "cfg_snat_max1"
@@ -62,6 +63,7 @@ const (
 	ParentVarCfgSnatMin1    = "cfg_snat_min1"
 	ParentVarCfgSnatMin2    = "cfg_snat_min2"
 	ParentVarCfgSnatSecret  = "cfg_snat_secret"
+	ParentVarCfgTcpLiberal  = "cfg_tcp_liberal"
 )
 
 // LoadParent returns the embedded CollectionSpec for Parent.
@@ -157,6 +159,7 @@ type ParentVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
@@ -164,6 +167,7 @@ type ParentVariableSpecs struct {
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.VariableSpec `ebpf:"cfg_tcp_liberal"`
 }
 
 // ParentObjects contains all objects after they have been loaded into the kernel.
@@ -261,6 +265,7 @@ type ParentVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
@@ -268,6 +273,7 @@ type ParentVariables struct {
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.Variable `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.Variable `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.Variable `ebpf:"cfg_tcp_liberal"`
 }
 
 // ParentPrograms contains all programs after they have been loaded into the kernel.

@@ -48,6 +48,7 @@ const (
 	SockLBVarCfgL2Len       = "cfg_l2_len"
 	SockLBVarCfgNetkit      = "cfg_netkit"
 	SockLBVarCfgNetnsCookie = "cfg_netns_cookie"
+	SockLBVarCfgNfctOffset  = "cfg_nfct_offset"
 	SockLBVarCfgRelearn     = "cfg_relearn"
 	SockLBVarCfgSkNetns     = "cfg_sk_netns"
 	SockLBVarCfgSnatMax1    = "cfg_snat_max1"
@@ -55,6 +56,7 @@ const (
 	SockLBVarCfgSnatMin1    = "cfg_snat_min1"
 	SockLBVarCfgSnatMin2    = "cfg_snat_min2"
 	SockLBVarCfgSnatSecret  = "cfg_snat_secret"
+	SockLBVarCfgTcpLiberal  = "cfg_tcp_liberal"
 )
 
 // LoadSockLB returns the embedded CollectionSpec for SockLB.
@@ -143,6 +145,7 @@ type SockLBVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
@@ -150,6 +153,7 @@ type SockLBVariableSpecs struct {
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.VariableSpec `ebpf:"cfg_tcp_liberal"`
 }
 
 // SockLBObjects contains all objects after they have been loaded into the kernel.
@@ -217,6 +221,7 @@ type SockLBVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
@@ -224,6 +229,7 @@ type SockLBVariables struct {
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.Variable `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.Variable `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.Variable `ebpf:"cfg_tcp_liberal"`
 }
 
 // SockLBPrograms contains all programs after they have been loaded into the kernel.

@@ -59,6 +59,7 @@ const (
 	ToPodVarCfgL2Len       = "cfg_l2_len"
 	ToPodVarCfgNetkit      = "cfg_netkit"
 	ToPodVarCfgNetnsCookie = "cfg_netns_cookie"
+	ToPodVarCfgNfctOffset  = "cfg_nfct_offset"
 	ToPodVarCfgRelearn     = "cfg_relearn"
 	ToPodVarCfgSkNetns     = "cfg_sk_netns"
 	ToPodVarCfgSnatMax1    = "cfg_snat_max1"
@@ -66,6 +67,7 @@ const (
 	ToPodVarCfgSnatMin1    = "cfg_snat_min1"
 	ToPodVarCfgSnatMin2    = "cfg_snat_min2"
 	ToPodVarCfgSnatSecret  = "cfg_snat_secret"
+	ToPodVarCfgTcpLiberal  = "cfg_tcp_liberal"
 )
 
 // LoadToPod returns the embedded CollectionSpec for ToPod.
@@ -165,6 +167,7 @@ type ToPodVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
@@ -172,6 +175,7 @@ type ToPodVariableSpecs struct {
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.VariableSpec `ebpf:"cfg_tcp_liberal"`
 }
 
 // ToPodObjects contains all objects after they have been loaded into the kernel.
@@ -277,6 +281,7 @@ type ToPodVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
@@ -284,6 +289,7 @@ type ToPodVariables struct {
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.Variable `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.Variable `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.Variable `ebpf:"cfg_tcp_liberal"`
 }
 
 // ToPodPrograms contains all programs after they have been loaded into the kernel.

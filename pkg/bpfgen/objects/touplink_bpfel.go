@@ -53,6 +53,7 @@ const (
 	ToUplinkVarCfgL2Len       = "cfg_l2_len"
 	ToUplinkVarCfgNetkit      = "cfg_netkit"
 	ToUplinkVarCfgNetnsCookie = "cfg_netns_cookie"
+	ToUplinkVarCfgNfctOffset  = "cfg_nfct_offset"
 	ToUplinkVarCfgRelearn     = "cfg_relearn"
 	ToUplinkVarCfgSkNetns     = "cfg_sk_netns"
 	ToUplinkVarCfgSnatMax1    = "cfg_snat_max1"
@@ -60,6 +61,7 @@ const (
 	ToUplinkVarCfgSnatMin1    = "cfg_snat_min1"
 	ToUplinkVarCfgSnatMin2    = "cfg_snat_min2"
 	ToUplinkVarCfgSnatSecret  = "cfg_snat_secret"
+	ToUplinkVarCfgTcpLiberal  = "cfg_tcp_liberal"
 )
 
 // LoadToUplink returns the embedded CollectionSpec for ToUplink.
@@ -153,6 +155,7 @@ type ToUplinkVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
@@ -160,6 +163,7 @@ type ToUplinkVariableSpecs struct {
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.VariableSpec `ebpf:"cfg_tcp_liberal"`
 }
 
 // ToUplinkObjects contains all objects after they have been loaded into the kernel.
@@ -253,6 +257,7 @@ type ToUplinkVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
@@ -260,6 +265,7 @@ type ToUplinkVariables struct {
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.Variable `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.Variable `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.Variable `ebpf:"cfg_tcp_liberal"`
 }
 
 // ToUplinkPrograms contains all programs after they have been loaded into the kernel.

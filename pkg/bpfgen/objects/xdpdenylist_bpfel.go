@@ -35,6 +35,7 @@ const (
 	XDPDenylistVarCfgL2Len       = "cfg_l2_len"
 	XDPDenylistVarCfgNetkit      = "cfg_netkit"
 	XDPDenylistVarCfgNetnsCookie = "cfg_netns_cookie"
+	XDPDenylistVarCfgNfctOffset  = "cfg_nfct_offset"
 	XDPDenylistVarCfgRelearn     = "cfg_relearn"
 	XDPDenylistVarCfgSkNetns     = "cfg_sk_netns"
 	XDPDenylistVarCfgSnatMax1    = "cfg_snat_max1"
@@ -42,6 +43,7 @@ const (
 	XDPDenylistVarCfgSnatMin1    = "cfg_snat_min1"
 	XDPDenylistVarCfgSnatMin2    = "cfg_snat_min2"
 	XDPDenylistVarCfgSnatSecret  = "cfg_snat_secret"
+	XDPDenylistVarCfgTcpLiberal  = "cfg_tcp_liberal"
 )
 
 // LoadXDPDenylist returns the embedded CollectionSpec for XDPDenylist.
@@ -117,6 +119,7 @@ type XDPDenylistVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
@@ -124,6 +127,7 @@ type XDPDenylistVariableSpecs struct {
 	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.VariableSpec `ebpf:"cfg_tcp_liberal"`
 }
 
 // XDPDenylistObjects contains all objects after they have been loaded into the kernel.
@@ -181,6 +185,7 @@ type XDPDenylistVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
 	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
@@ -188,6 +193,7 @@ type XDPDenylistVariables struct {
 	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`
 	CfgSnatMin2    *ebpf.Variable `ebpf:"cfg_snat_min2"`
 	CfgSnatSecret  *ebpf.Variable `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal  *ebpf.Variable `ebpf:"cfg_tcp_liberal"`
 }
 
 // XDPDenylistPrograms contains all programs after they have been loaded into the kernel.
