@@ -26,7 +26,7 @@ func experiments() []ruleset {
 		},
 		{
 			name: "experiment: idle after relearning", before: established, asShipped: true, conf: `{}`, idle: 12 * time.Second,
-			sysctls: map[string]string{"nf_conntrack_tcp_timeout_unacknowledged": "8"},
+			sysctls: map[string]string{"nf_conntrack_tcp_timeout_unacknowledged": "8", "nf_conntrack_tcp_timeout_max_retrans": "8"},
 			atOnce:  []scenario{refused(), many(20, 12*time.Second)}, paths: []string{byHostPort},
 		},
 		{

@@ -181,6 +181,8 @@ func many(n int, d time.Duration) scenario {
 			}
 		}
 		e2etest.AtOnce(fs...)
+		time.Sleep(settled)
+		before := s.census(s.opened(tr))
 		time.Sleep(s.rules.rest())
 		var entries, arrived int
 		heard := make([]bool, n)
@@ -195,11 +197,14 @@ func many(n int, d time.Duration) scenario {
 			if heard[i] {
 				arrived++
 			}
-			if t != nil {
-				t.abort()
+			fs[i] = func() {
+				if t != nil {
+					t.abort()
+				}
 			}
 		}
-		return outcome{{"entries after idle", fmt.Sprint(entries)}, {"heard", fmt.Sprintf("%d of %d", arrived, n)}}
+		e2etest.AtOnce(fs...)
+		return outcome{{"entries", before}, {"entries after idle", fmt.Sprint(entries)}, {"heard", fmt.Sprintf("%d of %d", arrived, n)}}
 	}}
 }
 

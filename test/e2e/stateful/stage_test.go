@@ -44,6 +44,7 @@ const (
 var shortened = map[string]string{
 	"nf_conntrack_tcp_timeout_syn_recv":       "3",
 	"nf_conntrack_tcp_timeout_unacknowledged": "4",
+	"nf_conntrack_tcp_timeout_max_retrans":    "4",
 	"nf_conntrack_udp_timeout":                "3",
 }
 

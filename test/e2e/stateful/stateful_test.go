@@ -53,6 +53,9 @@ func TestPrivilegedStateful(t *testing.T) {
 			for _, d := range r.compare(seen["upstream"], seen["sluice"], sum) {
 				t.Error(d)
 			}
+			if testing.Verbose() {
+				t.Logf("upstream:\n%ssluice:\n%s", seen["upstream"], seen["sluice"])
+			}
 			sum.note(r.name, fmt.Sprintf("%d packets fast", fast))
 		})
 	}
@@ -94,10 +97,11 @@ func (rs results) rows() []row {
 	})
 }
 
-// compare says where Sluice is another than upstream without a listed reason, one text for each row.
+// compare says where Sluice is another than upstream without a listed reason, one text for the trials of a scenario that differ alike.
 func (r ruleset) compare(upstream, ours results, sum *summary) (out []string) {
 	all := maps.Clone(upstream)
 	maps.Copy(all, ours)
+	trials := map[string][]string{} // by what differs
 	for _, k := range all.rows() {
 		var lines []string
 		excused := 0
@@ -114,8 +118,15 @@ func (r ruleset) compare(upstream, ours results, sum *summary) (out []string) {
 		}
 		sum.count(r.name, k.scenario, len(lines) > 0, excused > 0)
 		if len(lines) > 0 {
-			out = append(out, fmt.Sprintf("%s, %s, %s:\n%s\n  upstream: %s\n  sluice:   %s", r.name, k.scenario, k.trial, strings.Join(lines, "\n"), want, got))
+			text := fmt.Sprintf("%s, %s, %%s:\n%s", r.name, k.scenario, strings.Join(lines, "\n"))
+			if trials[text] == nil {
+				out = append(out, text)
+			}
+			trials[text] = append(trials[text], k.trial)
 		}
+	}
+	for i, text := range out {
+		out[i] = fmt.Sprintf(text, strings.Join(trials[text], " + "))
 	}
 	return out
 }

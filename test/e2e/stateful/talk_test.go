@@ -51,6 +51,14 @@ type end struct {
 	words chan string
 }
 
+// newEnd is the end of a connection. The kernel says nothing on its own while the connection is idle.
+func newEnd(c net.Conn) *end {
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetKeepAlive(false)
+	}
+	return &end{conn: c, r: bufio.NewReader(c)}
+}
+
 func newHub() *hub { return &hub{waiting: map[string]chan *end{}} }
 
 func (h *hub) expect() (id string, arrived chan *end) {
@@ -95,7 +103,7 @@ func (h *hub) acceptTCP(l net.Listener) {
 			return
 		}
 		go func() {
-			e := &end{conn: c, r: bufio.NewReader(c)}
+			e := newEnd(c)
 			_ = c.SetReadDeadline(time.Now().Add(wordTimeout))
 			line, err := e.r.ReadString('\n')
 			arrived := h.take(strings.TrimSpace(line))
@@ -159,7 +167,7 @@ func (h *hub) openWithin(limit time.Duration, from e2etest.Place, network, addr 
 		return nil, verdictOf(err)
 	}
 	id, arrived := h.expect()
-	t = &talk{id: id, proto: network[:3], client: &end{conn: c, r: bufio.NewReader(c)}, from: e2etest.Unmapped(c.LocalAddr())}
+	t = &talk{id: id, proto: network[:3], client: newEnd(c), from: e2etest.Unmapped(c.LocalAddr())}
 	limit = wordTimeout
 	first := id + "\n"
 	if t.proto == "udp" {
@@ -288,6 +296,17 @@ func (t *talk) word(fromServer bool) string {
 		return verdict
 	}
 	return "lost"
+}
+
+// line sends a line of another protocol over TCP, and waits for it.
+func (t *talk) line(fromServer bool, text string) {
+	speaker, listener := t.client, t.server
+	if fromServer {
+		speaker, listener = t.server, t.client
+	}
+	_, _ = fmt.Fprintf(speaker.conn, "%s\n", text)
+	_ = listener.conn.SetReadDeadline(time.Now().Add(wordTimeout))
+	_, _ = listener.r.ReadString('\n')
 }
 
 // exchange speaks both ways for that long, a word each way every pause.
