@@ -168,8 +168,11 @@ static __always_inline int pod_out(struct __sk_buff *skb, const struct sl_pkt *p
 	if (unlikely(reason))
 		return drop(skb, reason, ep->ifindex);
 	/* 5. forward: slow path, to a pod of this node, or out by an uplink */
-	if (!ct || (ep->flags & SL_EP_IFB_TX) || !fast_allowed(ct, p, SL_TX, now))
+	if (!ct || (ep->flags & SL_EP_IFB_TX) || !fast_allowed(ct, p, now)) {
+		if (ct)
+			nf_show_rst(skb, ct, p, SL_TX);
 		return slow_path(skb, p, ct);
+	}
 	if (unlikely(ct->flags & SL_CT_PEER_LOCAL))
 		return fast_to_local_pod(skb, p, now);
 	return fast_to_uplink(skb, p, ep, ct, now);

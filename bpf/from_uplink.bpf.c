@@ -266,7 +266,7 @@ __noinline int sl_upl_in_icmp(struct __sk_buff *skb)
 		return SL_NEXT;
 	if (!m.ct || !m.ep || !(m.ct->flags & SL_CT_NAT))
 		return SL_NEXT;
-	fast = cfg_l2_len && m.ct->policy == m.ep->policy && fast_allowed(m.ct, &slow->outer.p, SL_RX, now) &&
+	fast = cfg_l2_len && m.ct->policy == m.ep->policy && fast_allowed(m.ct, &slow->outer.p, now) &&
 	       slow->outer.p.seg_len <= m.ep->mtu;
 	if (icmp_rewrite_error(skb, slow, SL_RX, m.key) || (fast && slow_take_hop(skb, &slow->outer)))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
@@ -329,13 +329,14 @@ __noinline int sl_upl_in_slow(struct __sk_buff *skb)
 	/* 2. conntrack */
 	m.ct = ct_update(m.key, m.ct, &slow->outer.p, SL_RX, skb->len, now);
 	fast = cfg_fast_path == SL_FAST_DIRECT && (m.ct->flags & SL_CT_DNAT) && !slow->outer.first_frag &&
-	       m.ct->policy == m.ep->policy && fast_allowed(m.ct, &slow->outer.p, SL_RX, now) &&
+	       m.ct->policy == m.ep->policy && fast_allowed(m.ct, &slow->outer.p, now) &&
 	       slow->outer.p.seg_len <= m.ep->mtu;
 	/* 3. rewrite and forward */
 	if (slow_rewrite(skb, &slow->outer, SL_RX, m.key) || (fast && slow_take_hop(skb, &slow->outer)))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
 	if (fast)
 		return fast_to_pod(skb, m.ep);
+	nf_show_rst(skb, m.ct, &slow->outer.p, SL_RX);
 	if (m.ct->flags & (SL_CT_NAT | SL_CT_POD_OPENED)) {
 		if (slow->outer.first_frag)
 			frag_note(&slow->outer, SL_RX, m.key->local, now);
@@ -433,7 +434,7 @@ int sl_from_uplink(struct __sk_buff *skb)
 	 * If another policy is in force than the one that admitted it, the packet has to pass
 	 * sl_to_pod.
 	 */
-	fast = p->seg_len <= m.ep->mtu && m.ct->policy == m.ep->policy && fast_allowed(m.ct, p, SL_RX, now);
+	fast = p->seg_len <= m.ep->mtu && m.ct->policy == m.ep->policy && fast_allowed(m.ct, p, now);
 	/* 4. rewrite */
 	if (unlikely(m.ct->flags & SL_CT_CLIENT_PORT) && rewrite_remote_port(skb, p, SL_RX, m.key))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
@@ -444,6 +445,7 @@ int sl_from_uplink(struct __sk_buff *skb)
 		ct_delete_if_closed(m.key, m.ct, p, SL_RX);
 		return fast_to_pod(skb, m.ep);
 	}
+	nf_show_rst(skb, m.ct, p, SL_RX);
 	if (m.ct->flags & (SL_CT_NAT | SL_CT_POD_OPENED))
 		endpoint_set_admit_mark(skb, m.ep);
 	return SL_NEXT;

@@ -32,8 +32,8 @@ const (
 	seamPktType = 28 // u32: argument of bpf_skb_change_type + 1; 0 = not called
 	seamNeigh   = 32 // 20 bytes: struct bpf_redir_neigh
 	seamRival   = 56 // struct sl_flow: what failMapRace inserts
-	seamNfct    = 56 + 160 // u64: what bpf_probe_read_kernel reads: sk_buff._nfct
-	seamSize    = 56 + 160 + 8
+	seamNfct    = 56 + 168 // u64: what bpf_probe_read_kernel reads of the packet: sk_buff._nfct
+	seamSize    = 56 + 168 + 8
 )
 
 // A test cannot set skb->tc_classid, which carries the number of a pod's own device: its loads become loads of skb->cb.

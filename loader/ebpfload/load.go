@@ -298,10 +298,7 @@ func loadAll(o loadapi.LoadRequest, maps shared) (map[string]*verified, error) {
 		}
 	}()
 	cache := btf.NewCache() // shared: decoding the kernel's types is the slow part beside
-	nfct, err := nfctOffset(cache)
-	if err != nil {
-		nfct = 0 // the programs take each packet for a tracked one
-	}
+	nf, _ := findNfOffsets(cache) // without them the programs take each packet for a tracked one
 	out := make(map[string]*verified, len(o.Objects))
 	var group sync.WaitGroup
 	var failed error
@@ -310,7 +307,7 @@ func loadAll(o loadapi.LoadRequest, maps shared) (map[string]*verified, error) {
 			failed = c.err
 		}
 		if failed == nil {
-			failed = prepare(c, o.Maps, maps, nfct)
+			failed = prepare(c, o.Maps, maps, nf)
 		}
 		if failed != nil {
 			continue
@@ -331,15 +328,17 @@ func loadAll(o loadapi.LoadRequest, maps shared) (map[string]*verified, error) {
 	return nil, failed
 }
 
-// prepare opens the maps of c and tells its programs their sizes, and where packets have their conntrack entry.
-func prepare(c configured, dir string, maps shared, nfct uint32) error {
+// prepare opens the maps of c and tells its programs their sizes, and where they find what netfilter knows.
+func prepare(c configured, dir string, maps shared, nf nfOffsets) error {
 	if err := maps.open(dir, c.spec); err != nil {
 		return err
 	}
 	if err := size(c.spec, maps); err != nil {
 		return fmt.Errorf("configure %s: %w", c.name, err)
 	}
-	if err := c.spec.Variables[objects.FromPodVarCfgNfctOffset].Set(nfct); err != nil {
+	if err := errors.Join(
+		c.spec.Variables[objects.FromPodVarCfgNfctOffset].Set(nf.nfct), c.spec.Variables[objects.FromPodVarCfgNfExtOffset].Set(nf.ext),
+	); err != nil {
 		return fmt.Errorf("configure %s: %w", c.name, err)
 	}
 	return nil

@@ -11,23 +11,46 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// nfctOffset returns where sk_buff has its pointer to netfilter's entry (_nfct), in bytes. By it the programs know whether netfilter
-// tracks a packet (bpf/lib/conntrack/netfilter.h). An error says why they cannot read it: the kernel has no BTF, was built without
-// conntrack, or does not let us read its memory (no CAP_PERFMON, lockdown in confidentiality mode).
-func nfctOffset(cache *btf.Cache) (uint32, error) {
+// nfOffsets are where the programs find what netfilter knows of a packet (bpf/lib/conntrack/netfilter.h), in bytes; 0: unknown.
+type nfOffsets struct {
+	nfct uint32 // of sk_buff._nfct, the pointer to the entry
+	ext  uint32 // of nf_conn.ext, in the entry
+}
+
+// findNfOffsets asks the kernel's BTF. An error says why the programs cannot read a packet's entry: the kernel has no BTF, was built
+// without conntrack, or does not let us read its memory (no CAP_PERFMON, lockdown in confidentiality mode). Without the type of
+// an entry, which a kernel before 5.11 does not tell if conntrack is a module, only nfct is set.
+func findNfOffsets(cache *btf.Cache) (nfOffsets, error) {
 	spec, err := cache.Kernel()
 	if err != nil {
-		return 0, fmt.Errorf("read the kernel's BTF: %w", err)
+		return nfOffsets{}, fmt.Errorf("read the kernel's BTF: %w", err)
 	}
-	var skb *btf.Struct
-	if err := spec.TypeByName("sk_buff", &skb); err != nil {
-		return 0, fmt.Errorf("read the kernel's BTF: %w", err)
+	var o nfOffsets
+	if o.nfct, err = memberOf(spec, "sk_buff", "_nfct"); err != nil {
+		return nfOffsets{}, err
 	}
-	offset, ok := memberOffset(skb.Members, "_nfct")
+	if err := askReadKernel(o.nfct); err != nil {
+		return nfOffsets{}, err
+	}
+	if o.ext, err = memberOf(spec, "nf_conn", "ext"); errors.Is(err, btf.ErrNotFound) {
+		if module, merr := cache.Module("nf_conntrack"); merr == nil {
+			o.ext, _ = memberOf(module, "nf_conn", "ext")
+		}
+	}
+	return o, nil
+}
+
+// memberOf returns the offset of a member in bytes.
+func memberOf(spec *btf.Spec, name, member string) (uint32, error) {
+	var s *btf.Struct
+	if err := spec.TypeByName(name, &s); err != nil {
+		return 0, fmt.Errorf("read the kernel's BTF: struct %s: %w", name, err)
+	}
+	offset, ok := memberOffset(s.Members, member)
 	if !ok {
-		return 0, errors.New("packets of this kernel have no conntrack entry")
+		return 0, fmt.Errorf("struct %s of this kernel has no %s", name, member)
 	}
-	return offset.Bytes(), askReadKernel(offset.Bytes())
+	return offset.Bytes(), nil
 }
 
 // memberOffset looks for a member, also in the anonymous structs and unions between members.

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "d85c9d84f323a560f6fb581fee02592e45d8b46334f57e77e1843c6e1045222f"
+const build = "2ec2096f9c8b769521f831b03b9ef696280cc6ad71802e804da9f67df81bde78"

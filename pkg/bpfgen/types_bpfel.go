@@ -59,6 +59,8 @@ type TypesSlCtEntry struct {
 	TxEnd              uint32
 	NfTxEnd            uint32
 	NfRxEnd            uint32
+	NfRstSeq           uint32
+	Pad                uint32
 }
 
 type TypesSlCtFlag uint32

@@ -59,10 +59,12 @@ struct sl_ct_entry {
 	__u32 rx_end; /* end of what came in order behind tx_ack */
 	__u32 tx_end; /* end of what the pod sent; 0 = it sent nothing yet */
 	/* The same in packets that netfilter has seen, see netfilter.h; 0 = none yet. */
-	__u32 nf_tx_end; /* end of what the pod sent */
-	__u32 nf_rx_end; /* end of what came for the pod */
+	__u32 nf_tx_end;  /* end of what the pod sent */
+	__u32 nf_rx_end;  /* end of what came for the pod */
+	__u32 nf_rst_seq; /* of a RST that is on its way through the stack with another number; 0 = none */
+	__u32 pad;
 };
-_Static_assert(sizeof(struct sl_ct_entry) == 160, "sl_ct_entry is a map value: no hidden padding");
+_Static_assert(sizeof(struct sl_ct_entry) == 168, "sl_ct_entry is a map value: no hidden padding");
 
 /* The index into sl_ct_counts. New ones go before SL_CT_COUNT_MAX: the numbers are part of the map layout. */
 enum sl_ct_count {

@@ -30,18 +30,63 @@
 /* Netfilter makes the life of an entry longer when it is that old (stream_ts), with a tick of the coarse clock to spare. */
 #define SL_NF_STREAM_AGE (2 * NSEC_PER_SEC + 20 * NSEC_PER_MSEC)
 
+/* What netfilter has to do with a packet. */
+enum sl_nf {
+	SL_NF_UNTRACKED, /* nothing: nothing tracks here, or a rule says NOTRACK */
+	SL_NF_TRACKED,	 /* it has an entry */
+	SL_NF_HELPED,	 /* and a helper that reads every packet */
+};
+
+/* Has a helper of netfilter a port of its own there (enum of net/netfilter/nf_conntrack_*.c)? For kernels that do not let us look. */
+static __always_inline bool nf_helper_port(__u8 proto, __be16 port)
+{
+	switch (bpf_ntohs(port)) {
+	case 21:   /* ftp */
+	case 1720: /* h323 */
+	case 1723: /* pptp */
+	case 6566: /* sane */
+	case 6667: /* irc */
+		return proto == IPPROTO_TCP;
+	case 69:    /* tftp */
+	case 137:   /* netbios-ns */
+	case 161:   /* snmp */
+	case 1719:  /* h323 */
+	case 10080: /* amanda */
+		return proto == IPPROTO_UDP;
+	case 5060: /* sip */
+		return true;
+	}
+	return false;
+}
+
+/* Has the entry at nfct (struct nf_conn) a helper? The extension of helpers is the first one (NF_CT_EXT_HELPER). */
+static __always_inline bool nf_has_helper(unsigned long nfct, const struct sl_tuple *t)
+{
+	unsigned long ext = 0;
+	__u8 offset = 0;
+
+	if (!cfg_nf_ext_offset)
+		return nf_helper_port(t->proto, t->local_port) || nf_helper_port(t->proto, t->remote_port);
+	return !bpf_probe_read_kernel(&ext, sizeof(ext), (void *)(nfct + cfg_nf_ext_offset)) && ext &&
+	       !bpf_probe_read_kernel(&offset, sizeof(offset), (void *)ext) && offset;
+}
+
 /*
- * Has netfilter an entry for the packet? No where nothing tracks, and where a rule says NOTRACK.
- * Yes where the kernel does not let us read it. Kernel 5.5 (bpf_probe_read_kernel).
+ * What netfilter has to do with a packet behind the stack. Where the kernel does not let us read
+ * it, it counts as tracked. A function of its own: the verifier follows it once. Kernel 5.5
+ * (bpf_probe_read_kernel).
  */
-static __always_inline bool nf_tracks(struct __sk_buff *skb)
+static __noinline enum sl_nf sl_nf_of(struct __sk_buff *skb, const struct sl_tuple *t)
 {
 	unsigned long nfct = 0;
 
 	/* The context of a tc program is the packet itself (struct sk_buff). */
-	if (!cfg_nfct_offset || bpf_probe_read_kernel(&nfct, sizeof(nfct), (void *)skb + cfg_nfct_offset))
-		return true;
-	return nfct & ~SL_NFCT_INFO_MASK;
+	if (cfg_nfct_offset && bpf_probe_read_kernel(&nfct, sizeof(nfct), (void *)skb + cfg_nfct_offset))
+		return SL_NF_TRACKED;
+	nfct &= ~SL_NFCT_INFO_MASK;
+	if (cfg_nfct_offset && !nfct)
+		return SL_NF_UNTRACKED;
+	return nf_has_helper(nfct, t) ? SL_NF_HELPED : SL_NF_TRACKED;
 }
 
 /*
@@ -83,18 +128,74 @@ static __always_inline __u32 nf_note_tcp(struct sl_ct_entry *ct, const struct sl
 	return flags;
 }
 
+/*
+ * The RST of a connection on the fast path. Netfilter takes a connection for closed if the number is the one that it saw
+ * acknowledged last; any other leaves the entry established, or is invalid. So netfilter gets that number: the first hook
+ * writes it, and the last hook writes the sender's back. Only for a RST that is in place for us (tcp_seq.h), so nobody can close
+ * netfilter's entry blindly.
+ */
+static __always_inline bool nf_is_rst_of_fast(const struct sl_ct_entry *ct, const struct sl_pkt *p)
+{
+	const __u32 all = SL_CT_TRACKED | SL_CT_RST | SL_CT_SEEN_LAST;
+
+	return unlikely(p->tcp_flags & SL_TCP_RST) && (ct->flags & all) == all;
+}
+
+#define SL_TCP_SEQ_OFF 4
+#define SL_TCP_CSUM_OFF 16
+
+/* Writes another sequence number into a TCP packet. Returns 0, or an error of the kernel. */
+static __noinline int sl_nf_set_seq(struct __sk_buff *skb, const struct sl_pkt *p, __u32 seq)
+{
+	__be32 from = bpf_htonl(p->seq), to = bpf_htonl(seq);
+	__u32 off = p->l4_off & 0xff;
+
+	if (bpf_l4_csum_replace(skb, off + SL_TCP_CSUM_OFF, from, to, sizeof(to)))
+		return -1;
+	return (int)bpf_skb_store_bytes(skb, off + SL_TCP_SEQ_OFF, &to, sizeof(to), 0);
+}
+
+/* Before the stack: has netfilter see the RST as the end of the connection. */
+static __always_inline void nf_show_rst(struct __sk_buff *skb, struct sl_ct_entry *ct, const struct sl_pkt *p,
+					enum sl_dir dir)
+{
+	__u32 known = dir == SL_TX ? ct->nf_tx_end : ct->nf_rx_end;
+
+	if (!nf_is_rst_of_fast(ct, p) || p->seq == known)
+		return;
+	ct->nf_rst_seq = p->seq;
+	sl_nf_set_seq(skb, p, known);
+}
+
+/* Behind the stack: gives the RST its own number back. */
+static __always_inline void nf_restore_rst(struct __sk_buff *skb, struct sl_ct_entry *ct, const struct sl_pkt *p,
+					   enum sl_dir dir)
+{
+	__u32 known = dir == SL_TX ? ct->nf_tx_end : ct->nf_rx_end;
+
+	if (!nf_is_rst_of_fast(ct, p) || p->seq != known || !ct->nf_rst_seq)
+		return;
+	sl_nf_set_seq(skb, p, ct->nf_rst_seq);
+	ct->nf_rst_seq = 0;
+}
+
 /* Notes a packet at the last hook of its direction, of a connection whose first hook saw it under the same tuple. */
 static __always_inline void ct_passed_stack(struct __sk_buff *skb, struct sl_ct_entry *ct, const struct sl_pkt *p,
 					    enum sl_dir dir, __u64 now)
 {
 	__u32 seen = dir == SL_TX ? SL_CT_TX_SEEN_LAST : SL_CT_RX_SEEN_LAST;
+	enum sl_nf nf = sl_nf_of(skb, &p->tuple);
 	__u32 flags = ct->flags;
 
-	if (!nf_tracks(skb)) {
+	if (nf == SL_NF_UNTRACKED) {
 		flags |= seen;
+	} else if (nf == SL_NF_HELPED) {
+		flags = (flags | SL_CT_TRACKED) & ~SL_CT_SEEN_LAST;
 	} else {
 		flags |= SL_CT_TRACKED;
-		if (p->tcp_flags)
+		if (unlikely(p->tcp_flags & SL_TCP_RST))
+			nf_restore_rst(skb, ct, p, dir);
+		else if (p->tcp_flags)
 			flags = nf_note_tcp(ct, p, dir, flags);
 		else if (now - ct->created >= SL_NF_STREAM_AGE)
 			flags |= seen;
@@ -104,28 +205,12 @@ static __always_inline void ct_passed_stack(struct __sk_buff *skb, struct sl_ct_
 }
 
 /*
- * Would netfilter call the RST invalid? It compares the number with an acknowledgment that it saw
- * before the fast path, which may be half of the sequence space away.
- */
-static __always_inline bool nf_refuses_rst(const struct sl_ct_entry *ct, const struct sl_pkt *p, enum sl_dir dir)
-{
-	__u64 bytes = dir == SL_TX ? ct->tx_bytes : ct->rx_bytes;
-	__u32 end = dir == SL_TX ? ct->nf_tx_end : ct->nf_rx_end;
-
-	return bytes >> 31 && (__s32)(p->seq - end) < 0;
-}
-
-/*
  * Must netfilter see the packet? It must see how a connection ends that it tracks, or the entry
  * stays, and counts (ct count, xt_connlimit). A connection that one end has closed stays with it.
+ * What is out of place ends nothing, and netfilter, which is liberal, need not see it.
  */
-static __always_inline bool nf_must_see(const struct sl_ct_entry *ct, const struct sl_pkt *p, enum sl_dir dir)
+static __always_inline bool nf_must_see(const struct sl_ct_entry *ct, const struct sl_pkt *p)
 {
-	if (!(ct->flags & SL_CT_TRACKED) || !p->tcp_flags)
-		return false;
-	if (!cfg_tcp_liberal)
-		return true;
-	if (unlikely(p->tcp_flags & SL_TCP_RST))
-		return !nf_refuses_rst(ct, p, dir);
-	return (p->tcp_flags & SL_TCP_FIN) || (ct->flags & SL_CT_CLOSING);
+	return unlikely((ct->flags & SL_CT_TRACKED) && ((ct->flags & SL_CT_CLOSING) || !cfg_tcp_liberal)) &&
+	       p->tcp_flags;
 }

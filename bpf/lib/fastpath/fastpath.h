@@ -17,13 +17,13 @@
  * confirm the connection again. With SL_FAST_DIRECT the stack has not seen a hostPort's connection
  * from its beginning, so there is nothing to confirm.
  */
-static __always_inline bool fast_allowed(struct sl_ct_entry *ct, const struct sl_pkt *p, enum sl_dir dir, __u64 now)
+static __always_inline bool fast_allowed(struct sl_ct_entry *ct, const struct sl_pkt *p, __u64 now)
 {
 	if (cfg_fast_path == SL_FAST_OFF || (ct->flags & SL_CT_SEEN_LAST) != SL_CT_SEEN_LAST || p->ttl <= 1)
 		return false;
 	if (cfg_fast_path == SL_FAST_DIRECT && (ct->flags & SL_CT_DNAT))
 		return true;
-	return (ct->flags & SL_CT_ASSURED) && !(p->tcp_flags & SL_TCP_SYN) && !nf_must_see(ct, p, dir) &&
+	return (ct->flags & SL_CT_ASSURED) && !(p->tcp_flags & SL_TCP_SYN) && !nf_must_see(ct, p) &&
 	       !ct_relearn(ct, p, now);
 }
 

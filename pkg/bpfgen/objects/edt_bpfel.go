@@ -43,6 +43,7 @@ const (
 	EdtVarCfgL2Len       = "cfg_l2_len"
 	EdtVarCfgNetkit      = "cfg_netkit"
 	EdtVarCfgNetnsCookie = "cfg_netns_cookie"
+	EdtVarCfgNfExtOffset = "cfg_nf_ext_offset"
 	EdtVarCfgNfctOffset  = "cfg_nfct_offset"
 	EdtVarCfgRelearn     = "cfg_relearn"
 	EdtVarCfgSkNetns     = "cfg_sk_netns"
@@ -135,6 +136,7 @@ type EdtVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
 	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -217,6 +219,7 @@ type EdtVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
 	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`

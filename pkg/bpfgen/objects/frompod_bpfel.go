@@ -62,6 +62,7 @@ const (
 	FromPodVarCfgL2Len       = "cfg_l2_len"
 	FromPodVarCfgNetkit      = "cfg_netkit"
 	FromPodVarCfgNetnsCookie = "cfg_netns_cookie"
+	FromPodVarCfgNfExtOffset = "cfg_nf_ext_offset"
 	FromPodVarCfgNfctOffset  = "cfg_nfct_offset"
 	FromPodVarCfgRelearn     = "cfg_relearn"
 	FromPodVarCfgSkNetns     = "cfg_sk_netns"
@@ -173,6 +174,7 @@ type FromPodVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
 	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -293,6 +295,7 @@ type FromPodVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
 	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`

@@ -58,6 +58,7 @@ const (
 	FromUplinkVarCfgL2Len       = "cfg_l2_len"
 	FromUplinkVarCfgNetkit      = "cfg_netkit"
 	FromUplinkVarCfgNetnsCookie = "cfg_netns_cookie"
+	FromUplinkVarCfgNfExtOffset = "cfg_nf_ext_offset"
 	FromUplinkVarCfgNfctOffset  = "cfg_nfct_offset"
 	FromUplinkVarCfgRelearn     = "cfg_relearn"
 	FromUplinkVarCfgSkNetns     = "cfg_sk_netns"
@@ -165,6 +166,7 @@ type FromUplinkVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
 	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -277,6 +279,7 @@ type FromUplinkVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
 	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`

@@ -40,6 +40,7 @@ const (
 	MACCheckVarCfgL2Len       = "cfg_l2_len"
 	MACCheckVarCfgNetkit      = "cfg_netkit"
 	MACCheckVarCfgNetnsCookie = "cfg_netns_cookie"
+	MACCheckVarCfgNfExtOffset = "cfg_nf_ext_offset"
 	MACCheckVarCfgNfctOffset  = "cfg_nfct_offset"
 	MACCheckVarCfgRelearn     = "cfg_relearn"
 	MACCheckVarCfgSkNetns     = "cfg_sk_netns"
@@ -129,6 +130,7 @@ type MACCheckVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
 	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -205,6 +207,7 @@ type MACCheckVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
 	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`

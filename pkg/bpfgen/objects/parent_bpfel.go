@@ -55,6 +55,7 @@ const (
 	ParentVarCfgL2Len       = "cfg_l2_len"
 	ParentVarCfgNetkit      = "cfg_netkit"
 	ParentVarCfgNetnsCookie = "cfg_netns_cookie"
+	ParentVarCfgNfExtOffset = "cfg_nf_ext_offset"
 	ParentVarCfgNfctOffset  = "cfg_nfct_offset"
 	ParentVarCfgRelearn     = "cfg_relearn"
 	ParentVarCfgSkNetns     = "cfg_sk_netns"
@@ -159,6 +160,7 @@ type ParentVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
 	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -265,6 +267,7 @@ type ParentVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
 	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`

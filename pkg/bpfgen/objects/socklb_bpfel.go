@@ -48,6 +48,7 @@ const (
 	SockLBVarCfgL2Len       = "cfg_l2_len"
 	SockLBVarCfgNetkit      = "cfg_netkit"
 	SockLBVarCfgNetnsCookie = "cfg_netns_cookie"
+	SockLBVarCfgNfExtOffset = "cfg_nf_ext_offset"
 	SockLBVarCfgNfctOffset  = "cfg_nfct_offset"
 	SockLBVarCfgRelearn     = "cfg_relearn"
 	SockLBVarCfgSkNetns     = "cfg_sk_netns"
@@ -145,6 +146,7 @@ type SockLBVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
 	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -221,6 +223,7 @@ type SockLBVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
 	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`

@@ -59,6 +59,7 @@ const (
 	ToPodVarCfgL2Len       = "cfg_l2_len"
 	ToPodVarCfgNetkit      = "cfg_netkit"
 	ToPodVarCfgNetnsCookie = "cfg_netns_cookie"
+	ToPodVarCfgNfExtOffset = "cfg_nf_ext_offset"
 	ToPodVarCfgNfctOffset  = "cfg_nfct_offset"
 	ToPodVarCfgRelearn     = "cfg_relearn"
 	ToPodVarCfgSkNetns     = "cfg_sk_netns"
@@ -167,6 +168,7 @@ type ToPodVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
 	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -281,6 +283,7 @@ type ToPodVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
 	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`

@@ -53,6 +53,7 @@ const (
 	ToUplinkVarCfgL2Len       = "cfg_l2_len"
 	ToUplinkVarCfgNetkit      = "cfg_netkit"
 	ToUplinkVarCfgNetnsCookie = "cfg_netns_cookie"
+	ToUplinkVarCfgNfExtOffset = "cfg_nf_ext_offset"
 	ToUplinkVarCfgNfctOffset  = "cfg_nfct_offset"
 	ToUplinkVarCfgRelearn     = "cfg_relearn"
 	ToUplinkVarCfgSkNetns     = "cfg_sk_netns"
@@ -155,6 +156,7 @@ type ToUplinkVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
 	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -257,6 +259,7 @@ type ToUplinkVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
 	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`

@@ -35,6 +35,7 @@ const (
 	XDPDenylistVarCfgL2Len       = "cfg_l2_len"
 	XDPDenylistVarCfgNetkit      = "cfg_netkit"
 	XDPDenylistVarCfgNetnsCookie = "cfg_netns_cookie"
+	XDPDenylistVarCfgNfExtOffset = "cfg_nf_ext_offset"
 	XDPDenylistVarCfgNfctOffset  = "cfg_nfct_offset"
 	XDPDenylistVarCfgRelearn     = "cfg_relearn"
 	XDPDenylistVarCfgSkNetns     = "cfg_sk_netns"
@@ -119,6 +120,7 @@ type XDPDenylistVariableSpecs struct {
 	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
 	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -185,6 +187,7 @@ type XDPDenylistVariables struct {
 	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
 	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
 	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
 	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
