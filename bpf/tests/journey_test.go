@@ -19,10 +19,20 @@ type journey struct {
 	options []byte // IPv4 options of every packet
 	noSum   bool   // UDP checksum 0 in every packet
 	size    int    // bytes of payload of every packet + 1; 0 = some
+
+	shift [2]uint32 // how far the local and the remote end of a TCP connection have come
 }
 
 func (j *journey) dress(f frame) frame {
 	f.options, f.noSum = j.options, j.noSum
+	if f.proto == tcp {
+		local, remote := j.shift[0], j.shift[1]
+		if f.src != j.inside.local && f.src != j.outside.local {
+			local, remote = remote, local
+		}
+		f.seq += local
+		f.ack += remote
+	}
 	if j.size > 0 {
 		f.payload = make([]byte, j.size-1)
 		for i := range f.payload {

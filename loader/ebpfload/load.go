@@ -337,7 +337,9 @@ func prepare(c configured, dir string, maps shared, nf nfOffsets) error {
 		return fmt.Errorf("configure %s: %w", c.name, err)
 	}
 	if err := errors.Join(
-		c.spec.Variables[objects.FromPodVarCfgNfctOffset].Set(nf.nfct), c.spec.Variables[objects.FromPodVarCfgNfExtOffset].Set(nf.ext),
+		c.spec.Variables[objects.FromPodVarCfgNfctOffset].Set(nf.nfct),
+		c.spec.Variables[objects.FromPodVarCfgNfExtOffset].Set(nf.ext),
+		c.spec.Variables[objects.FromPodVarCfgNfStatusOffset].Set(nf.status),
 	); err != nil {
 		return fmt.Errorf("configure %s: %w", c.name, err)
 	}

@@ -13,8 +13,8 @@ import (
 
 // nfOffsets are where the programs find what netfilter knows of a packet (bpf/lib/conntrack/netfilter.h), in bytes; 0: unknown.
 type nfOffsets struct {
-	nfct uint32 // of sk_buff._nfct, the pointer to the entry
-	ext  uint32 // of nf_conn.ext, in the entry
+	nfct        uint32 // of sk_buff._nfct, the pointer to the entry
+	ext, status uint32 // of nf_conn.ext and nf_conn.status, in the entry
 }
 
 // findNfOffsets asks the kernel's BTF. An error says why the programs cannot read a packet's entry: the kernel has no BTF, was built
@@ -32,11 +32,13 @@ func findNfOffsets(cache *btf.Cache) (nfOffsets, error) {
 	if err := askReadKernel(o.nfct); err != nil {
 		return nfOffsets{}, err
 	}
-	if o.ext, err = memberOf(spec, "nf_conn", "ext"); errors.Is(err, btf.ErrNotFound) {
-		if module, merr := cache.Module("nf_conntrack"); merr == nil {
-			o.ext, _ = memberOf(module, "nf_conn", "ext")
+	if _, err := spec.AnyTypeByName("nf_conn"); errors.Is(err, btf.ErrNotFound) {
+		if spec, err = cache.Module("nf_conntrack"); err != nil {
+			return o, nil
 		}
 	}
+	o.ext, _ = memberOf(spec, "nf_conn", "ext")
+	o.status, _ = memberOf(spec, "nf_conn", "status")
 	return o, nil
 }
 

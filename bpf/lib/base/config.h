@@ -53,8 +53,12 @@ volatile const __u32 cfg_cb_cookie1 = 0;
 volatile const __u32 cfg_cb_cookie2 = 0;
 /* Offset of sk_buff._nfct on this kernel, bytes; 0: unknown, so each packet counts as tracked by netfilter. */
 volatile const __u32 cfg_nfct_offset = 0;
-/* Offset of nf_conn.ext, bytes; 0: unknown, so netfilter's helpers are known by their ports. */
+/*
+ * Offsets in nf_conn, netfilter's entry, bytes; 0: unknown. Without ext helpers are known by their
+ * ports, and without status each entry of a connection that goes on counts as assured.
+ */
 volatile const __u32 cfg_nf_ext_offset = 0;
+volatile const __u32 cfg_nf_status_offset = 0;
 /* Netfilter accepts TCP packets outside of the window that it knows (nf_conntrack_tcp_be_liberal). */
 volatile const __u32 cfg_tcp_liberal = 1;
 /* Places in sl_ct_places that connections may take (conntrack/conntrack_share.h). */

@@ -33,8 +33,9 @@
 /* What netfilter has to do with a packet. */
 enum sl_nf {
 	SL_NF_UNTRACKED, /* nothing: nothing tracks here, or a rule says NOTRACK */
-	SL_NF_TRACKED,	 /* it has an entry */
-	SL_NF_HELPED,	 /* and a helper that reads every packet */
+	SL_NF_YOUNG,	 /* it has an entry that is not assured: the connection opens, or the entry is a new one */
+	SL_NF_ASSURED,	 /* it has an assured one */
+	SL_NF_HELPED,	 /* it has one with a helper that reads every packet */
 };
 
 /* Has a helper of netfilter a port of its own there (enum of net/netfilter/nf_conntrack_*.c)? For kernels that do not let us look. */
@@ -71,6 +72,18 @@ static __always_inline bool nf_has_helper(unsigned long nfct, const struct sl_tu
 	       !bpf_probe_read_kernel(&offset, sizeof(offset), (void *)ext) && offset;
 }
 
+/* IPS_ASSURED (include/uapi/linux/netfilter/nf_conntrack_common.h): both ends are there. */
+#define SL_IPS_ASSURED (1UL << 2)
+
+static __always_inline bool nf_is_assured(unsigned long nfct)
+{
+	unsigned long status = SL_IPS_ASSURED;
+
+	if (cfg_nf_status_offset)
+		bpf_probe_read_kernel(&status, sizeof(status), (void *)(nfct + cfg_nf_status_offset));
+	return status & SL_IPS_ASSURED;
+}
+
 /*
  * What netfilter has to do with a packet behind the stack. Where the kernel does not let us read
  * it, it counts as tracked. A function of its own: the verifier follows it once. Kernel 5.5
@@ -82,11 +95,13 @@ static __noinline enum sl_nf sl_nf_of(struct __sk_buff *skb, const struct sl_tup
 
 	/* The context of a tc program is the packet itself (struct sk_buff). */
 	if (cfg_nfct_offset && bpf_probe_read_kernel(&nfct, sizeof(nfct), (void *)skb + cfg_nfct_offset))
-		return SL_NF_TRACKED;
+		return SL_NF_ASSURED;
 	nfct &= ~SL_NFCT_INFO_MASK;
 	if (cfg_nfct_offset && !nfct)
 		return SL_NF_UNTRACKED;
-	return nf_has_helper(nfct, t) ? SL_NF_HELPED : SL_NF_TRACKED;
+	if (nf_has_helper(nfct, t))
+		return SL_NF_HELPED;
+	return nf_is_assured(nfct) ? SL_NF_ASSURED : SL_NF_YOUNG;
 }
 
 /*
@@ -96,9 +111,11 @@ static __noinline enum sl_nf sl_nf_of(struct __sk_buff *skb, const struct sl_tup
  *
  * A packet that is out of netfilter's window leaves its entry as it is, since netfilter is liberal
  * about windows (loader/internal/programs/relearn.go). That is so when the fast path has carried data:
- * such a packet acknowledges what netfilter has not seen, or is far beyond.
+ * such a packet acknowledges what netfilter has not seen, or is far beyond. young: the entry is not assured. In the middle of a
+ * connection it is another one than before (conntrack -D), which has seen nothing yet.
  */
-static __always_inline __u32 nf_note_tcp(struct sl_ct_entry *ct, const struct sl_pkt *p, enum sl_dir dir, __u32 flags)
+static __always_inline __u32 nf_note_tcp(struct sl_ct_entry *ct, const struct sl_pkt *p, enum sl_dir dir, __u32 flags,
+					 bool young)
 {
 	__u32 seen = dir == SL_TX ? SL_CT_TX_SEEN_LAST : SL_CT_RX_SEEN_LAST;
 	__u32 *mine = dir == SL_TX ? &ct->nf_tx_end : &ct->nf_rx_end;
@@ -114,6 +131,11 @@ static __always_inline __u32 nf_note_tcp(struct sl_ct_entry *ct, const struct sl
 			return flags & ~SL_CT_SEEN_LAST;
 		*other = p->ack;
 		return (flags & ~SL_CT_SEEN_LAST) | seen;
+	}
+	if (unlikely(young)) {
+		*mine = 0;
+		*other = 0;
+		flags &= ~SL_CT_SEEN_LAST;
 	}
 	unseen = *other ? (__s32)(p->ack - *other) : -1;
 	if (unseen > 0 || (*mine && (__s32)(p->seq - *mine) > SL_NF_WINDOW))
@@ -196,8 +218,8 @@ static __always_inline void ct_passed_stack(struct __sk_buff *skb, struct sl_ct_
 		if (unlikely(p->tcp_flags & SL_TCP_RST))
 			nf_restore_rst(skb, ct, p, dir);
 		else if (p->tcp_flags)
-			flags = nf_note_tcp(ct, p, dir, flags);
-		else if (now - ct->created >= SL_NF_STREAM_AGE)
+			flags = nf_note_tcp(ct, p, dir, flags, nf == SL_NF_YOUNG);
+		else if (nf == SL_NF_ASSURED && now - ct->created >= SL_NF_STREAM_AGE)
 			flags |= seen;
 	}
 	if (flags != ct->flags)

@@ -16,43 +16,44 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	EdtMapSlDropEvents   = "sl_drop_events"
-	EdtMapSlDropReasons  = "sl_drop_reasons"
-	EdtMapSlDropsByDev   = "sl_drops_by_dev"
-	EdtMapSlEdtCidrs     = "sl_edt_cidrs"
-	EdtMapSlEdtLimits    = "sl_edt_limits"
-	EdtMapSlEndpoints    = "sl_endpoints"
-	EdtMapSlEpStats      = "sl_ep_stats"
-	EdtMapSlEventLease   = "sl_event_lease"
-	EdtMapSlEventState   = "sl_event_state"
-	EdtMapSlNodeAddrs    = "sl_node_addrs"
-	EdtMapSlNomasqCidrs  = "sl_nomasq_cidrs"
-	EdtMapSlNsDevices    = "sl_ns_devices"
-	EdtMapSlParentPods   = "sl_parent_pods"
-	EdtMapSlUplinks      = "sl_uplinks"
-	EdtProgSlEdt         = "sl_edt"
-	EdtVarCfgAdmitMark   = "cfg_admit_mark"
-	EdtVarCfgAntiSpoof   = "cfg_anti_spoof"
-	EdtVarCfgCbCookie1   = "cfg_cb_cookie1"
-	EdtVarCfgCbCookie2   = "cfg_cb_cookie2"
-	EdtVarCfgCoarseClock = "cfg_coarse_clock"
-	EdtVarCfgCtPlaces    = "cfg_ct_places"
-	EdtVarCfgCtTurnover  = "cfg_ct_turnover"
-	EdtVarCfgFastPath    = "cfg_fast_path"
-	EdtVarCfgFibSrc      = "cfg_fib_src"
-	EdtVarCfgL2Len       = "cfg_l2_len"
-	EdtVarCfgNetkit      = "cfg_netkit"
-	EdtVarCfgNetnsCookie = "cfg_netns_cookie"
-	EdtVarCfgNfExtOffset = "cfg_nf_ext_offset"
-	EdtVarCfgNfctOffset  = "cfg_nfct_offset"
-	EdtVarCfgRelearn     = "cfg_relearn"
-	EdtVarCfgSkNetns     = "cfg_sk_netns"
-	EdtVarCfgSnatMax1    = "cfg_snat_max1"
-	EdtVarCfgSnatMax2    = "cfg_snat_max2"
-	EdtVarCfgSnatMin1    = "cfg_snat_min1"
-	EdtVarCfgSnatMin2    = "cfg_snat_min2"
-	EdtVarCfgSnatSecret  = "cfg_snat_secret"
-	EdtVarCfgTcpLiberal  = "cfg_tcp_liberal"
+	EdtMapSlDropEvents      = "sl_drop_events"
+	EdtMapSlDropReasons     = "sl_drop_reasons"
+	EdtMapSlDropsByDev      = "sl_drops_by_dev"
+	EdtMapSlEdtCidrs        = "sl_edt_cidrs"
+	EdtMapSlEdtLimits       = "sl_edt_limits"
+	EdtMapSlEndpoints       = "sl_endpoints"
+	EdtMapSlEpStats         = "sl_ep_stats"
+	EdtMapSlEventLease      = "sl_event_lease"
+	EdtMapSlEventState      = "sl_event_state"
+	EdtMapSlNodeAddrs       = "sl_node_addrs"
+	EdtMapSlNomasqCidrs     = "sl_nomasq_cidrs"
+	EdtMapSlNsDevices       = "sl_ns_devices"
+	EdtMapSlParentPods      = "sl_parent_pods"
+	EdtMapSlUplinks         = "sl_uplinks"
+	EdtProgSlEdt            = "sl_edt"
+	EdtVarCfgAdmitMark      = "cfg_admit_mark"
+	EdtVarCfgAntiSpoof      = "cfg_anti_spoof"
+	EdtVarCfgCbCookie1      = "cfg_cb_cookie1"
+	EdtVarCfgCbCookie2      = "cfg_cb_cookie2"
+	EdtVarCfgCoarseClock    = "cfg_coarse_clock"
+	EdtVarCfgCtPlaces       = "cfg_ct_places"
+	EdtVarCfgCtTurnover     = "cfg_ct_turnover"
+	EdtVarCfgFastPath       = "cfg_fast_path"
+	EdtVarCfgFibSrc         = "cfg_fib_src"
+	EdtVarCfgL2Len          = "cfg_l2_len"
+	EdtVarCfgNetkit         = "cfg_netkit"
+	EdtVarCfgNetnsCookie    = "cfg_netns_cookie"
+	EdtVarCfgNfExtOffset    = "cfg_nf_ext_offset"
+	EdtVarCfgNfStatusOffset = "cfg_nf_status_offset"
+	EdtVarCfgNfctOffset     = "cfg_nfct_offset"
+	EdtVarCfgRelearn        = "cfg_relearn"
+	EdtVarCfgSkNetns        = "cfg_sk_netns"
+	EdtVarCfgSnatMax1       = "cfg_snat_max1"
+	EdtVarCfgSnatMax2       = "cfg_snat_max2"
+	EdtVarCfgSnatMin1       = "cfg_snat_min1"
+	EdtVarCfgSnatMin2       = "cfg_snat_min2"
+	EdtVarCfgSnatSecret     = "cfg_snat_secret"
+	EdtVarCfgTcpLiberal     = "cfg_tcp_liberal"
 )
 
 // LoadEdt returns the embedded CollectionSpec for Edt.
@@ -124,28 +125,29 @@ type EdtMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type EdtVariableSpecs struct {
-	CfgAdmitMark   *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
-	CfgAntiSpoof   *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
-	CfgCbCookie1   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
-	CfgCbCookie2   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
-	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
-	CfgCtPlaces    *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
-	CfgCtTurnover  *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
-	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
-	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
-	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
-	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
-	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
-	CfgNfExtOffset *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
-	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
-	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
-	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
-	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
-	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
-	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
-	CfgSnatMin2    *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
-	CfgSnatSecret  *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
-	CfgTcpLiberal  *ebpf.VariableSpec `ebpf:"cfg_tcp_liberal"`
+	CfgAdmitMark      *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
+	CfgAntiSpoof      *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
+	CfgCbCookie1      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
+	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
+	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
+	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
+	CfgFastPath       *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
+	CfgFibSrc         *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
+	CfgL2Len          *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
+	CfgNetkit         *ebpf.VariableSpec `ebpf:"cfg_netkit"`
+	CfgNetnsCookie    *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset    *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
+	CfgNfStatusOffset *ebpf.VariableSpec `ebpf:"cfg_nf_status_offset"`
+	CfgNfctOffset     *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
+	CfgRelearn        *ebpf.VariableSpec `ebpf:"cfg_relearn"`
+	CfgSkNetns        *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
+	CfgSnatMax1       *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
+	CfgSnatMax2       *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
+	CfgSnatMin1       *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
+	CfgSnatMin2       *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
+	CfgSnatSecret     *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal     *ebpf.VariableSpec `ebpf:"cfg_tcp_liberal"`
 }
 
 // EdtObjects contains all objects after they have been loaded into the kernel.
@@ -207,28 +209,29 @@ func (m *EdtMaps) Close() error {
 //
 // It can be passed to LoadEdtObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EdtVariables struct {
-	CfgAdmitMark   *ebpf.Variable `ebpf:"cfg_admit_mark"`
-	CfgAntiSpoof   *ebpf.Variable `ebpf:"cfg_anti_spoof"`
-	CfgCbCookie1   *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
-	CfgCbCookie2   *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
-	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
-	CfgCtPlaces    *ebpf.Variable `ebpf:"cfg_ct_places"`
-	CfgCtTurnover  *ebpf.Variable `ebpf:"cfg_ct_turnover"`
-	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
-	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
-	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
-	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
-	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
-	CfgNfExtOffset *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
-	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
-	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
-	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
-	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
-	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
-	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`
-	CfgSnatMin2    *ebpf.Variable `ebpf:"cfg_snat_min2"`
-	CfgSnatSecret  *ebpf.Variable `ebpf:"cfg_snat_secret"`
-	CfgTcpLiberal  *ebpf.Variable `ebpf:"cfg_tcp_liberal"`
+	CfgAdmitMark      *ebpf.Variable `ebpf:"cfg_admit_mark"`
+	CfgAntiSpoof      *ebpf.Variable `ebpf:"cfg_anti_spoof"`
+	CfgCbCookie1      *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
+	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
+	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
+	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`
+	CfgFastPath       *ebpf.Variable `ebpf:"cfg_fast_path"`
+	CfgFibSrc         *ebpf.Variable `ebpf:"cfg_fib_src"`
+	CfgL2Len          *ebpf.Variable `ebpf:"cfg_l2_len"`
+	CfgNetkit         *ebpf.Variable `ebpf:"cfg_netkit"`
+	CfgNetnsCookie    *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset    *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
+	CfgNfStatusOffset *ebpf.Variable `ebpf:"cfg_nf_status_offset"`
+	CfgNfctOffset     *ebpf.Variable `ebpf:"cfg_nfct_offset"`
+	CfgRelearn        *ebpf.Variable `ebpf:"cfg_relearn"`
+	CfgSkNetns        *ebpf.Variable `ebpf:"cfg_sk_netns"`
+	CfgSnatMax1       *ebpf.Variable `ebpf:"cfg_snat_max1"`
+	CfgSnatMax2       *ebpf.Variable `ebpf:"cfg_snat_max2"`
+	CfgSnatMin1       *ebpf.Variable `ebpf:"cfg_snat_min1"`
+	CfgSnatMin2       *ebpf.Variable `ebpf:"cfg_snat_min2"`
+	CfgSnatSecret     *ebpf.Variable `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal     *ebpf.Variable `ebpf:"cfg_tcp_liberal"`
 }
 
 // EdtPrograms contains all programs after they have been loaded into the kernel.

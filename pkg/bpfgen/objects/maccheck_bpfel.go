@@ -16,40 +16,41 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	MACCheckMapSlDropEvents   = "sl_drop_events"
-	MACCheckMapSlDropReasons  = "sl_drop_reasons"
-	MACCheckMapSlDropsByDev   = "sl_drops_by_dev"
-	MACCheckMapSlEndpoints    = "sl_endpoints"
-	MACCheckMapSlEpStats      = "sl_ep_stats"
-	MACCheckMapSlEventLease   = "sl_event_lease"
-	MACCheckMapSlEventState   = "sl_event_state"
-	MACCheckMapSlNodeAddrs    = "sl_node_addrs"
-	MACCheckMapSlNomasqCidrs  = "sl_nomasq_cidrs"
-	MACCheckMapSlPodMacs      = "sl_pod_macs"
-	MACCheckMapSlUplinks      = "sl_uplinks"
-	MACCheckProgSlMacCheck    = "sl_mac_check"
-	MACCheckVarCfgAdmitMark   = "cfg_admit_mark"
-	MACCheckVarCfgAntiSpoof   = "cfg_anti_spoof"
-	MACCheckVarCfgCbCookie1   = "cfg_cb_cookie1"
-	MACCheckVarCfgCbCookie2   = "cfg_cb_cookie2"
-	MACCheckVarCfgCoarseClock = "cfg_coarse_clock"
-	MACCheckVarCfgCtPlaces    = "cfg_ct_places"
-	MACCheckVarCfgCtTurnover  = "cfg_ct_turnover"
-	MACCheckVarCfgFastPath    = "cfg_fast_path"
-	MACCheckVarCfgFibSrc      = "cfg_fib_src"
-	MACCheckVarCfgL2Len       = "cfg_l2_len"
-	MACCheckVarCfgNetkit      = "cfg_netkit"
-	MACCheckVarCfgNetnsCookie = "cfg_netns_cookie"
-	MACCheckVarCfgNfExtOffset = "cfg_nf_ext_offset"
-	MACCheckVarCfgNfctOffset  = "cfg_nfct_offset"
-	MACCheckVarCfgRelearn     = "cfg_relearn"
-	MACCheckVarCfgSkNetns     = "cfg_sk_netns"
-	MACCheckVarCfgSnatMax1    = "cfg_snat_max1"
-	MACCheckVarCfgSnatMax2    = "cfg_snat_max2"
-	MACCheckVarCfgSnatMin1    = "cfg_snat_min1"
-	MACCheckVarCfgSnatMin2    = "cfg_snat_min2"
-	MACCheckVarCfgSnatSecret  = "cfg_snat_secret"
-	MACCheckVarCfgTcpLiberal  = "cfg_tcp_liberal"
+	MACCheckMapSlDropEvents      = "sl_drop_events"
+	MACCheckMapSlDropReasons     = "sl_drop_reasons"
+	MACCheckMapSlDropsByDev      = "sl_drops_by_dev"
+	MACCheckMapSlEndpoints       = "sl_endpoints"
+	MACCheckMapSlEpStats         = "sl_ep_stats"
+	MACCheckMapSlEventLease      = "sl_event_lease"
+	MACCheckMapSlEventState      = "sl_event_state"
+	MACCheckMapSlNodeAddrs       = "sl_node_addrs"
+	MACCheckMapSlNomasqCidrs     = "sl_nomasq_cidrs"
+	MACCheckMapSlPodMacs         = "sl_pod_macs"
+	MACCheckMapSlUplinks         = "sl_uplinks"
+	MACCheckProgSlMacCheck       = "sl_mac_check"
+	MACCheckVarCfgAdmitMark      = "cfg_admit_mark"
+	MACCheckVarCfgAntiSpoof      = "cfg_anti_spoof"
+	MACCheckVarCfgCbCookie1      = "cfg_cb_cookie1"
+	MACCheckVarCfgCbCookie2      = "cfg_cb_cookie2"
+	MACCheckVarCfgCoarseClock    = "cfg_coarse_clock"
+	MACCheckVarCfgCtPlaces       = "cfg_ct_places"
+	MACCheckVarCfgCtTurnover     = "cfg_ct_turnover"
+	MACCheckVarCfgFastPath       = "cfg_fast_path"
+	MACCheckVarCfgFibSrc         = "cfg_fib_src"
+	MACCheckVarCfgL2Len          = "cfg_l2_len"
+	MACCheckVarCfgNetkit         = "cfg_netkit"
+	MACCheckVarCfgNetnsCookie    = "cfg_netns_cookie"
+	MACCheckVarCfgNfExtOffset    = "cfg_nf_ext_offset"
+	MACCheckVarCfgNfStatusOffset = "cfg_nf_status_offset"
+	MACCheckVarCfgNfctOffset     = "cfg_nfct_offset"
+	MACCheckVarCfgRelearn        = "cfg_relearn"
+	MACCheckVarCfgSkNetns        = "cfg_sk_netns"
+	MACCheckVarCfgSnatMax1       = "cfg_snat_max1"
+	MACCheckVarCfgSnatMax2       = "cfg_snat_max2"
+	MACCheckVarCfgSnatMin1       = "cfg_snat_min1"
+	MACCheckVarCfgSnatMin2       = "cfg_snat_min2"
+	MACCheckVarCfgSnatSecret     = "cfg_snat_secret"
+	MACCheckVarCfgTcpLiberal     = "cfg_tcp_liberal"
 )
 
 // LoadMACCheck returns the embedded CollectionSpec for MACCheck.
@@ -118,28 +119,29 @@ type MACCheckMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type MACCheckVariableSpecs struct {
-	CfgAdmitMark   *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
-	CfgAntiSpoof   *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
-	CfgCbCookie1   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
-	CfgCbCookie2   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
-	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
-	CfgCtPlaces    *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
-	CfgCtTurnover  *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
-	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
-	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
-	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
-	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
-	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
-	CfgNfExtOffset *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
-	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
-	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
-	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
-	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
-	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
-	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
-	CfgSnatMin2    *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
-	CfgSnatSecret  *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
-	CfgTcpLiberal  *ebpf.VariableSpec `ebpf:"cfg_tcp_liberal"`
+	CfgAdmitMark      *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
+	CfgAntiSpoof      *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
+	CfgCbCookie1      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
+	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
+	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
+	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
+	CfgFastPath       *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
+	CfgFibSrc         *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
+	CfgL2Len          *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
+	CfgNetkit         *ebpf.VariableSpec `ebpf:"cfg_netkit"`
+	CfgNetnsCookie    *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset    *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
+	CfgNfStatusOffset *ebpf.VariableSpec `ebpf:"cfg_nf_status_offset"`
+	CfgNfctOffset     *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
+	CfgRelearn        *ebpf.VariableSpec `ebpf:"cfg_relearn"`
+	CfgSkNetns        *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
+	CfgSnatMax1       *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
+	CfgSnatMax2       *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
+	CfgSnatMin1       *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
+	CfgSnatMin2       *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
+	CfgSnatSecret     *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal     *ebpf.VariableSpec `ebpf:"cfg_tcp_liberal"`
 }
 
 // MACCheckObjects contains all objects after they have been loaded into the kernel.
@@ -195,28 +197,29 @@ func (m *MACCheckMaps) Close() error {
 //
 // It can be passed to LoadMACCheckObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MACCheckVariables struct {
-	CfgAdmitMark   *ebpf.Variable `ebpf:"cfg_admit_mark"`
-	CfgAntiSpoof   *ebpf.Variable `ebpf:"cfg_anti_spoof"`
-	CfgCbCookie1   *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
-	CfgCbCookie2   *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
-	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
-	CfgCtPlaces    *ebpf.Variable `ebpf:"cfg_ct_places"`
-	CfgCtTurnover  *ebpf.Variable `ebpf:"cfg_ct_turnover"`
-	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
-	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
-	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
-	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
-	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
-	CfgNfExtOffset *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
-	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
-	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
-	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
-	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
-	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
-	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`
-	CfgSnatMin2    *ebpf.Variable `ebpf:"cfg_snat_min2"`
-	CfgSnatSecret  *ebpf.Variable `ebpf:"cfg_snat_secret"`
-	CfgTcpLiberal  *ebpf.Variable `ebpf:"cfg_tcp_liberal"`
+	CfgAdmitMark      *ebpf.Variable `ebpf:"cfg_admit_mark"`
+	CfgAntiSpoof      *ebpf.Variable `ebpf:"cfg_anti_spoof"`
+	CfgCbCookie1      *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
+	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
+	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
+	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`
+	CfgFastPath       *ebpf.Variable `ebpf:"cfg_fast_path"`
+	CfgFibSrc         *ebpf.Variable `ebpf:"cfg_fib_src"`
+	CfgL2Len          *ebpf.Variable `ebpf:"cfg_l2_len"`
+	CfgNetkit         *ebpf.Variable `ebpf:"cfg_netkit"`
+	CfgNetnsCookie    *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset    *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
+	CfgNfStatusOffset *ebpf.Variable `ebpf:"cfg_nf_status_offset"`
+	CfgNfctOffset     *ebpf.Variable `ebpf:"cfg_nfct_offset"`
+	CfgRelearn        *ebpf.Variable `ebpf:"cfg_relearn"`
+	CfgSkNetns        *ebpf.Variable `ebpf:"cfg_sk_netns"`
+	CfgSnatMax1       *ebpf.Variable `ebpf:"cfg_snat_max1"`
+	CfgSnatMax2       *ebpf.Variable `ebpf:"cfg_snat_max2"`
+	CfgSnatMin1       *ebpf.Variable `ebpf:"cfg_snat_min1"`
+	CfgSnatMin2       *ebpf.Variable `ebpf:"cfg_snat_min2"`
+	CfgSnatSecret     *ebpf.Variable `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal     *ebpf.Variable `ebpf:"cfg_tcp_liberal"`
 }
 
 // MACCheckPrograms contains all programs after they have been loaded into the kernel.

@@ -16,48 +16,49 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	SockLBMapSlEndpoints    = "sl_endpoints"
-	SockLBMapSlEpStats      = "sl_ep_stats"
-	SockLBMapSlHostports    = "sl_hostports"
-	SockLBMapSlHpAllowlist  = "sl_hp_allowlist"
-	SockLBMapSlNodeAddrs    = "sl_node_addrs"
-	SockLBMapSlNomasqCidrs  = "sl_nomasq_cidrs"
-	SockLBMapSlPodDevices   = "sl_pod_devices"
-	SockLBMapSlRsvdPorts    = "sl_rsvd_ports"
-	SockLBMapSlSocklbConn   = "sl_socklb_conn"
-	SockLBMapSlSocklbUdp    = "sl_socklb_udp"
-	SockLBMapSlUplinks      = "sl_uplinks"
-	SockLBProgSlConnect4    = "sl_connect4"
-	SockLBProgSlConnect6    = "sl_connect6"
-	SockLBProgSlPeername4   = "sl_peername4"
-	SockLBProgSlPeername6   = "sl_peername6"
-	SockLBProgSlRecvmsg4    = "sl_recvmsg4"
-	SockLBProgSlRecvmsg6    = "sl_recvmsg6"
-	SockLBProgSlSendmsg4    = "sl_sendmsg4"
-	SockLBProgSlSendmsg6    = "sl_sendmsg6"
-	SockLBProgSlSockRelease = "sl_sock_release"
-	SockLBVarCfgAdmitMark   = "cfg_admit_mark"
-	SockLBVarCfgAntiSpoof   = "cfg_anti_spoof"
-	SockLBVarCfgCbCookie1   = "cfg_cb_cookie1"
-	SockLBVarCfgCbCookie2   = "cfg_cb_cookie2"
-	SockLBVarCfgCoarseClock = "cfg_coarse_clock"
-	SockLBVarCfgCtPlaces    = "cfg_ct_places"
-	SockLBVarCfgCtTurnover  = "cfg_ct_turnover"
-	SockLBVarCfgFastPath    = "cfg_fast_path"
-	SockLBVarCfgFibSrc      = "cfg_fib_src"
-	SockLBVarCfgL2Len       = "cfg_l2_len"
-	SockLBVarCfgNetkit      = "cfg_netkit"
-	SockLBVarCfgNetnsCookie = "cfg_netns_cookie"
-	SockLBVarCfgNfExtOffset = "cfg_nf_ext_offset"
-	SockLBVarCfgNfctOffset  = "cfg_nfct_offset"
-	SockLBVarCfgRelearn     = "cfg_relearn"
-	SockLBVarCfgSkNetns     = "cfg_sk_netns"
-	SockLBVarCfgSnatMax1    = "cfg_snat_max1"
-	SockLBVarCfgSnatMax2    = "cfg_snat_max2"
-	SockLBVarCfgSnatMin1    = "cfg_snat_min1"
-	SockLBVarCfgSnatMin2    = "cfg_snat_min2"
-	SockLBVarCfgSnatSecret  = "cfg_snat_secret"
-	SockLBVarCfgTcpLiberal  = "cfg_tcp_liberal"
+	SockLBMapSlEndpoints       = "sl_endpoints"
+	SockLBMapSlEpStats         = "sl_ep_stats"
+	SockLBMapSlHostports       = "sl_hostports"
+	SockLBMapSlHpAllowlist     = "sl_hp_allowlist"
+	SockLBMapSlNodeAddrs       = "sl_node_addrs"
+	SockLBMapSlNomasqCidrs     = "sl_nomasq_cidrs"
+	SockLBMapSlPodDevices      = "sl_pod_devices"
+	SockLBMapSlRsvdPorts       = "sl_rsvd_ports"
+	SockLBMapSlSocklbConn      = "sl_socklb_conn"
+	SockLBMapSlSocklbUdp       = "sl_socklb_udp"
+	SockLBMapSlUplinks         = "sl_uplinks"
+	SockLBProgSlConnect4       = "sl_connect4"
+	SockLBProgSlConnect6       = "sl_connect6"
+	SockLBProgSlPeername4      = "sl_peername4"
+	SockLBProgSlPeername6      = "sl_peername6"
+	SockLBProgSlRecvmsg4       = "sl_recvmsg4"
+	SockLBProgSlRecvmsg6       = "sl_recvmsg6"
+	SockLBProgSlSendmsg4       = "sl_sendmsg4"
+	SockLBProgSlSendmsg6       = "sl_sendmsg6"
+	SockLBProgSlSockRelease    = "sl_sock_release"
+	SockLBVarCfgAdmitMark      = "cfg_admit_mark"
+	SockLBVarCfgAntiSpoof      = "cfg_anti_spoof"
+	SockLBVarCfgCbCookie1      = "cfg_cb_cookie1"
+	SockLBVarCfgCbCookie2      = "cfg_cb_cookie2"
+	SockLBVarCfgCoarseClock    = "cfg_coarse_clock"
+	SockLBVarCfgCtPlaces       = "cfg_ct_places"
+	SockLBVarCfgCtTurnover     = "cfg_ct_turnover"
+	SockLBVarCfgFastPath       = "cfg_fast_path"
+	SockLBVarCfgFibSrc         = "cfg_fib_src"
+	SockLBVarCfgL2Len          = "cfg_l2_len"
+	SockLBVarCfgNetkit         = "cfg_netkit"
+	SockLBVarCfgNetnsCookie    = "cfg_netns_cookie"
+	SockLBVarCfgNfExtOffset    = "cfg_nf_ext_offset"
+	SockLBVarCfgNfStatusOffset = "cfg_nf_status_offset"
+	SockLBVarCfgNfctOffset     = "cfg_nfct_offset"
+	SockLBVarCfgRelearn        = "cfg_relearn"
+	SockLBVarCfgSkNetns        = "cfg_sk_netns"
+	SockLBVarCfgSnatMax1       = "cfg_snat_max1"
+	SockLBVarCfgSnatMax2       = "cfg_snat_max2"
+	SockLBVarCfgSnatMin1       = "cfg_snat_min1"
+	SockLBVarCfgSnatMin2       = "cfg_snat_min2"
+	SockLBVarCfgSnatSecret     = "cfg_snat_secret"
+	SockLBVarCfgTcpLiberal     = "cfg_tcp_liberal"
 )
 
 // LoadSockLB returns the embedded CollectionSpec for SockLB.
@@ -134,28 +135,29 @@ type SockLBMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SockLBVariableSpecs struct {
-	CfgAdmitMark   *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
-	CfgAntiSpoof   *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
-	CfgCbCookie1   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
-	CfgCbCookie2   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
-	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
-	CfgCtPlaces    *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
-	CfgCtTurnover  *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
-	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
-	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
-	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
-	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
-	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
-	CfgNfExtOffset *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
-	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
-	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
-	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
-	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
-	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
-	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
-	CfgSnatMin2    *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
-	CfgSnatSecret  *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
-	CfgTcpLiberal  *ebpf.VariableSpec `ebpf:"cfg_tcp_liberal"`
+	CfgAdmitMark      *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
+	CfgAntiSpoof      *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
+	CfgCbCookie1      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
+	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
+	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
+	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
+	CfgFastPath       *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
+	CfgFibSrc         *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
+	CfgL2Len          *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
+	CfgNetkit         *ebpf.VariableSpec `ebpf:"cfg_netkit"`
+	CfgNetnsCookie    *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset    *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
+	CfgNfStatusOffset *ebpf.VariableSpec `ebpf:"cfg_nf_status_offset"`
+	CfgNfctOffset     *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
+	CfgRelearn        *ebpf.VariableSpec `ebpf:"cfg_relearn"`
+	CfgSkNetns        *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
+	CfgSnatMax1       *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
+	CfgSnatMax2       *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
+	CfgSnatMin1       *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
+	CfgSnatMin2       *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
+	CfgSnatSecret     *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal     *ebpf.VariableSpec `ebpf:"cfg_tcp_liberal"`
 }
 
 // SockLBObjects contains all objects after they have been loaded into the kernel.
@@ -211,28 +213,29 @@ func (m *SockLBMaps) Close() error {
 //
 // It can be passed to LoadSockLBObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SockLBVariables struct {
-	CfgAdmitMark   *ebpf.Variable `ebpf:"cfg_admit_mark"`
-	CfgAntiSpoof   *ebpf.Variable `ebpf:"cfg_anti_spoof"`
-	CfgCbCookie1   *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
-	CfgCbCookie2   *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
-	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
-	CfgCtPlaces    *ebpf.Variable `ebpf:"cfg_ct_places"`
-	CfgCtTurnover  *ebpf.Variable `ebpf:"cfg_ct_turnover"`
-	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
-	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
-	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
-	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
-	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
-	CfgNfExtOffset *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
-	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
-	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
-	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
-	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
-	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
-	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`
-	CfgSnatMin2    *ebpf.Variable `ebpf:"cfg_snat_min2"`
-	CfgSnatSecret  *ebpf.Variable `ebpf:"cfg_snat_secret"`
-	CfgTcpLiberal  *ebpf.Variable `ebpf:"cfg_tcp_liberal"`
+	CfgAdmitMark      *ebpf.Variable `ebpf:"cfg_admit_mark"`
+	CfgAntiSpoof      *ebpf.Variable `ebpf:"cfg_anti_spoof"`
+	CfgCbCookie1      *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
+	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
+	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
+	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`
+	CfgFastPath       *ebpf.Variable `ebpf:"cfg_fast_path"`
+	CfgFibSrc         *ebpf.Variable `ebpf:"cfg_fib_src"`
+	CfgL2Len          *ebpf.Variable `ebpf:"cfg_l2_len"`
+	CfgNetkit         *ebpf.Variable `ebpf:"cfg_netkit"`
+	CfgNetnsCookie    *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset    *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
+	CfgNfStatusOffset *ebpf.Variable `ebpf:"cfg_nf_status_offset"`
+	CfgNfctOffset     *ebpf.Variable `ebpf:"cfg_nfct_offset"`
+	CfgRelearn        *ebpf.Variable `ebpf:"cfg_relearn"`
+	CfgSkNetns        *ebpf.Variable `ebpf:"cfg_sk_netns"`
+	CfgSnatMax1       *ebpf.Variable `ebpf:"cfg_snat_max1"`
+	CfgSnatMax2       *ebpf.Variable `ebpf:"cfg_snat_max2"`
+	CfgSnatMin1       *ebpf.Variable `ebpf:"cfg_snat_min1"`
+	CfgSnatMin2       *ebpf.Variable `ebpf:"cfg_snat_min2"`
+	CfgSnatSecret     *ebpf.Variable `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal     *ebpf.Variable `ebpf:"cfg_tcp_liberal"`
 }
 
 // SockLBPrograms contains all programs after they have been loaded into the kernel.

@@ -16,35 +16,36 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	XDPDenylistMapSlDenylist     = "sl_denylist"
-	XDPDenylistMapSlDropEvents   = "sl_drop_events"
-	XDPDenylistMapSlDropReasons  = "sl_drop_reasons"
-	XDPDenylistMapSlDropsByDev   = "sl_drops_by_dev"
-	XDPDenylistMapSlEventLease   = "sl_event_lease"
-	XDPDenylistMapSlEventState   = "sl_event_state"
-	XDPDenylistProgSlXdpDenylist = "sl_xdp_denylist"
-	XDPDenylistVarCfgAdmitMark   = "cfg_admit_mark"
-	XDPDenylistVarCfgAntiSpoof   = "cfg_anti_spoof"
-	XDPDenylistVarCfgCbCookie1   = "cfg_cb_cookie1"
-	XDPDenylistVarCfgCbCookie2   = "cfg_cb_cookie2"
-	XDPDenylistVarCfgCoarseClock = "cfg_coarse_clock"
-	XDPDenylistVarCfgCtPlaces    = "cfg_ct_places"
-	XDPDenylistVarCfgCtTurnover  = "cfg_ct_turnover"
-	XDPDenylistVarCfgFastPath    = "cfg_fast_path"
-	XDPDenylistVarCfgFibSrc      = "cfg_fib_src"
-	XDPDenylistVarCfgL2Len       = "cfg_l2_len"
-	XDPDenylistVarCfgNetkit      = "cfg_netkit"
-	XDPDenylistVarCfgNetnsCookie = "cfg_netns_cookie"
-	XDPDenylistVarCfgNfExtOffset = "cfg_nf_ext_offset"
-	XDPDenylistVarCfgNfctOffset  = "cfg_nfct_offset"
-	XDPDenylistVarCfgRelearn     = "cfg_relearn"
-	XDPDenylistVarCfgSkNetns     = "cfg_sk_netns"
-	XDPDenylistVarCfgSnatMax1    = "cfg_snat_max1"
-	XDPDenylistVarCfgSnatMax2    = "cfg_snat_max2"
-	XDPDenylistVarCfgSnatMin1    = "cfg_snat_min1"
-	XDPDenylistVarCfgSnatMin2    = "cfg_snat_min2"
-	XDPDenylistVarCfgSnatSecret  = "cfg_snat_secret"
-	XDPDenylistVarCfgTcpLiberal  = "cfg_tcp_liberal"
+	XDPDenylistMapSlDenylist        = "sl_denylist"
+	XDPDenylistMapSlDropEvents      = "sl_drop_events"
+	XDPDenylistMapSlDropReasons     = "sl_drop_reasons"
+	XDPDenylistMapSlDropsByDev      = "sl_drops_by_dev"
+	XDPDenylistMapSlEventLease      = "sl_event_lease"
+	XDPDenylistMapSlEventState      = "sl_event_state"
+	XDPDenylistProgSlXdpDenylist    = "sl_xdp_denylist"
+	XDPDenylistVarCfgAdmitMark      = "cfg_admit_mark"
+	XDPDenylistVarCfgAntiSpoof      = "cfg_anti_spoof"
+	XDPDenylistVarCfgCbCookie1      = "cfg_cb_cookie1"
+	XDPDenylistVarCfgCbCookie2      = "cfg_cb_cookie2"
+	XDPDenylistVarCfgCoarseClock    = "cfg_coarse_clock"
+	XDPDenylistVarCfgCtPlaces       = "cfg_ct_places"
+	XDPDenylistVarCfgCtTurnover     = "cfg_ct_turnover"
+	XDPDenylistVarCfgFastPath       = "cfg_fast_path"
+	XDPDenylistVarCfgFibSrc         = "cfg_fib_src"
+	XDPDenylistVarCfgL2Len          = "cfg_l2_len"
+	XDPDenylistVarCfgNetkit         = "cfg_netkit"
+	XDPDenylistVarCfgNetnsCookie    = "cfg_netns_cookie"
+	XDPDenylistVarCfgNfExtOffset    = "cfg_nf_ext_offset"
+	XDPDenylistVarCfgNfStatusOffset = "cfg_nf_status_offset"
+	XDPDenylistVarCfgNfctOffset     = "cfg_nfct_offset"
+	XDPDenylistVarCfgRelearn        = "cfg_relearn"
+	XDPDenylistVarCfgSkNetns        = "cfg_sk_netns"
+	XDPDenylistVarCfgSnatMax1       = "cfg_snat_max1"
+	XDPDenylistVarCfgSnatMax2       = "cfg_snat_max2"
+	XDPDenylistVarCfgSnatMin1       = "cfg_snat_min1"
+	XDPDenylistVarCfgSnatMin2       = "cfg_snat_min2"
+	XDPDenylistVarCfgSnatSecret     = "cfg_snat_secret"
+	XDPDenylistVarCfgTcpLiberal     = "cfg_tcp_liberal"
 )
 
 // LoadXDPDenylist returns the embedded CollectionSpec for XDPDenylist.
@@ -108,28 +109,29 @@ type XDPDenylistMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type XDPDenylistVariableSpecs struct {
-	CfgAdmitMark   *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
-	CfgAntiSpoof   *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
-	CfgCbCookie1   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
-	CfgCbCookie2   *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
-	CfgCoarseClock *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
-	CfgCtPlaces    *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
-	CfgCtTurnover  *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
-	CfgFastPath    *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
-	CfgFibSrc      *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
-	CfgL2Len       *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
-	CfgNetkit      *ebpf.VariableSpec `ebpf:"cfg_netkit"`
-	CfgNetnsCookie *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
-	CfgNfExtOffset *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
-	CfgNfctOffset  *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
-	CfgRelearn     *ebpf.VariableSpec `ebpf:"cfg_relearn"`
-	CfgSkNetns     *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
-	CfgSnatMax1    *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
-	CfgSnatMax2    *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
-	CfgSnatMin1    *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
-	CfgSnatMin2    *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
-	CfgSnatSecret  *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
-	CfgTcpLiberal  *ebpf.VariableSpec `ebpf:"cfg_tcp_liberal"`
+	CfgAdmitMark      *ebpf.VariableSpec `ebpf:"cfg_admit_mark"`
+	CfgAntiSpoof      *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
+	CfgCbCookie1      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
+	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
+	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
+	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
+	CfgFastPath       *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
+	CfgFibSrc         *ebpf.VariableSpec `ebpf:"cfg_fib_src"`
+	CfgL2Len          *ebpf.VariableSpec `ebpf:"cfg_l2_len"`
+	CfgNetkit         *ebpf.VariableSpec `ebpf:"cfg_netkit"`
+	CfgNetnsCookie    *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset    *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
+	CfgNfStatusOffset *ebpf.VariableSpec `ebpf:"cfg_nf_status_offset"`
+	CfgNfctOffset     *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
+	CfgRelearn        *ebpf.VariableSpec `ebpf:"cfg_relearn"`
+	CfgSkNetns        *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
+	CfgSnatMax1       *ebpf.VariableSpec `ebpf:"cfg_snat_max1"`
+	CfgSnatMax2       *ebpf.VariableSpec `ebpf:"cfg_snat_max2"`
+	CfgSnatMin1       *ebpf.VariableSpec `ebpf:"cfg_snat_min1"`
+	CfgSnatMin2       *ebpf.VariableSpec `ebpf:"cfg_snat_min2"`
+	CfgSnatSecret     *ebpf.VariableSpec `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal     *ebpf.VariableSpec `ebpf:"cfg_tcp_liberal"`
 }
 
 // XDPDenylistObjects contains all objects after they have been loaded into the kernel.
@@ -175,28 +177,29 @@ func (m *XDPDenylistMaps) Close() error {
 //
 // It can be passed to LoadXDPDenylistObjects or ebpf.CollectionSpec.LoadAndAssign.
 type XDPDenylistVariables struct {
-	CfgAdmitMark   *ebpf.Variable `ebpf:"cfg_admit_mark"`
-	CfgAntiSpoof   *ebpf.Variable `ebpf:"cfg_anti_spoof"`
-	CfgCbCookie1   *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
-	CfgCbCookie2   *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
-	CfgCoarseClock *ebpf.Variable `ebpf:"cfg_coarse_clock"`
-	CfgCtPlaces    *ebpf.Variable `ebpf:"cfg_ct_places"`
-	CfgCtTurnover  *ebpf.Variable `ebpf:"cfg_ct_turnover"`
-	CfgFastPath    *ebpf.Variable `ebpf:"cfg_fast_path"`
-	CfgFibSrc      *ebpf.Variable `ebpf:"cfg_fib_src"`
-	CfgL2Len       *ebpf.Variable `ebpf:"cfg_l2_len"`
-	CfgNetkit      *ebpf.Variable `ebpf:"cfg_netkit"`
-	CfgNetnsCookie *ebpf.Variable `ebpf:"cfg_netns_cookie"`
-	CfgNfExtOffset *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
-	CfgNfctOffset  *ebpf.Variable `ebpf:"cfg_nfct_offset"`
-	CfgRelearn     *ebpf.Variable `ebpf:"cfg_relearn"`
-	CfgSkNetns     *ebpf.Variable `ebpf:"cfg_sk_netns"`
-	CfgSnatMax1    *ebpf.Variable `ebpf:"cfg_snat_max1"`
-	CfgSnatMax2    *ebpf.Variable `ebpf:"cfg_snat_max2"`
-	CfgSnatMin1    *ebpf.Variable `ebpf:"cfg_snat_min1"`
-	CfgSnatMin2    *ebpf.Variable `ebpf:"cfg_snat_min2"`
-	CfgSnatSecret  *ebpf.Variable `ebpf:"cfg_snat_secret"`
-	CfgTcpLiberal  *ebpf.Variable `ebpf:"cfg_tcp_liberal"`
+	CfgAdmitMark      *ebpf.Variable `ebpf:"cfg_admit_mark"`
+	CfgAntiSpoof      *ebpf.Variable `ebpf:"cfg_anti_spoof"`
+	CfgCbCookie1      *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
+	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
+	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
+	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`
+	CfgFastPath       *ebpf.Variable `ebpf:"cfg_fast_path"`
+	CfgFibSrc         *ebpf.Variable `ebpf:"cfg_fib_src"`
+	CfgL2Len          *ebpf.Variable `ebpf:"cfg_l2_len"`
+	CfgNetkit         *ebpf.Variable `ebpf:"cfg_netkit"`
+	CfgNetnsCookie    *ebpf.Variable `ebpf:"cfg_netns_cookie"`
+	CfgNfExtOffset    *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
+	CfgNfStatusOffset *ebpf.Variable `ebpf:"cfg_nf_status_offset"`
+	CfgNfctOffset     *ebpf.Variable `ebpf:"cfg_nfct_offset"`
+	CfgRelearn        *ebpf.Variable `ebpf:"cfg_relearn"`
+	CfgSkNetns        *ebpf.Variable `ebpf:"cfg_sk_netns"`
+	CfgSnatMax1       *ebpf.Variable `ebpf:"cfg_snat_max1"`
+	CfgSnatMax2       *ebpf.Variable `ebpf:"cfg_snat_max2"`
+	CfgSnatMin1       *ebpf.Variable `ebpf:"cfg_snat_min1"`
+	CfgSnatMin2       *ebpf.Variable `ebpf:"cfg_snat_min2"`
+	CfgSnatSecret     *ebpf.Variable `ebpf:"cfg_snat_secret"`
+	CfgTcpLiberal     *ebpf.Variable `ebpf:"cfg_tcp_liberal"`
 }
 
 // XDPDenylistPrograms contains all programs after they have been loaded into the kernel.
