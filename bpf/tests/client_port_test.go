@@ -118,7 +118,7 @@ func TestPrivilegedClientPortLostHalves(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_snat_secret": secret})
 	hostPortCases(t, fx, func(w *walk, family, proto int) {
 		j, k := w.twice(family, proto)
-		k.inside.remote = at(client(family), rolled(start(k.outside)))
+		k.inside.remote = at(client(family), drawn(k.outside.tuple(), 1))
 		j.establish()
 		k.establish()
 		w.evict(k.outside)
@@ -181,10 +181,8 @@ func noPortLeft(w *walk, family, proto int) {
 // secret is the value of cfg_snat_secret where a test does without dice.
 const secret = 0x5eed1234
 
-// start is where the search for a port begins: port_alloc_start() of bpf/lib/nat/port_alloc.h.
-func start(c conn) uint32 { return startOf(c.tuple()) }
-
-func startOf(key bpfgen.TypesSlTuple) uint32 {
+// drawn is the port of attempt i, from 1 on, in the first range: snat_candidate() of bpf/lib/nat/port_alloc.h.
+func drawn(key bpfgen.TypesSlTuple, i uint32) uint16 {
 	raw, err := binary.Append(nil, binary.NativeEndian, &key)
 	if err != nil {
 		panic(err)
@@ -194,7 +192,9 @@ func startOf(key bpfgen.TypesSlTuple) uint32 {
 		h = (h ^ binary.NativeEndian.Uint64(raw[i:])) * 0x9e3779b97f4a7c15
 		h ^= h >> 32
 	}
-	return uint32(h)
+	const size = snatMax1 - snatMin1 + 1
+	step := 1 + uint32(h>>32)%(size/16)
+	return uint16(snatMin1 + (uint32(h)%size+i*step)%size)
 }
 
 // The record of a masqueraded flow is lost and the pod speaks first: its mapping is
@@ -203,7 +203,7 @@ func TestPrivilegedMasqueradeLostRecordPodFirst(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_snat_secret": secret})
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		j := w.opens(family, proto, podA, movedPort, 0)
-		j.outside = j.outside.as(at(upl0.addr(family), rolled(start(j.inside))))
+		j.outside = j.outside.as(at(upl0.addr(family), drawn(j.inside.tuple(), 1)))
 		j.answered()
 		for range 3 {
 			w.evict(j.inside)
@@ -218,7 +218,7 @@ func TestPrivilegedMasqueradeLostRecordPodFirst(t *testing.T) {
 		}
 		// Not in the place of another connection, though: a SYN begins anew, and another pod's port is its own.
 		k := w.opens(family, proto, podB, movedPort, 0)
-		k.outside = k.outside.as(at(upl0.addr(family), rolled(start(k.inside))))
+		k.outside = k.outside.as(at(upl0.addr(family), drawn(k.inside.tuple(), 1)))
 		k.answered()
 		j.inFast("PA")
 	}, masquerading(podA, podB))
@@ -230,12 +230,12 @@ func TestPrivilegedMasqueradeLostRecordLaterPlace(t *testing.T) {
 	for _, family := range families {
 		fx.each(t, fmt.Sprint(family), func(w *walk) {
 			j := w.opens(family, tcp, podA, movedPort, 0)
-			first := start(j.inside)
+			key := j.inside.tuple()
 			var release []func()
 			for i := range uint32(12) {
-				release = append(release, w.mustHostSocket(tcp, at(upl0.addr(family), rolled(first+i)), at(client(family), serverTCP)))
+				release = append(release, w.mustHostSocket(tcp, at(upl0.addr(family), drawn(key, 1+i)), at(client(family), serverTCP)))
 			}
-			j.outside = j.outside.as(at(upl0.addr(family), rolled(first+12)))
+			j.outside = j.outside.as(at(upl0.addr(family), drawn(key, 13)))
 			j.answered()
 			for _, f := range release {
 				f()
@@ -254,19 +254,19 @@ func TestPrivilegedMasqueradeLostRecordFarPlace(t *testing.T) {
 	for _, family := range families {
 		fx.each(t, fmt.Sprint(family), func(w *walk) {
 			j := w.opens(family, udp, podA, movedPort, 0)
-			first := start(j.inside)
+			key := j.inside.tuple()
 			var release []func()
 			for i := range uint32(6) {
-				release = append(release, w.mustHostSocket(udp, at(upl0.addr(family), rolled(first+i)), at(client(family), serverTCP)))
+				release = append(release, w.mustHostSocket(udp, at(upl0.addr(family), drawn(key, 1+i)), at(client(family), serverTCP)))
 			}
-			j.outside = j.outside.as(at(upl0.addr(family), rolled(first+6)))
+			j.outside = j.outside.as(at(upl0.addr(family), drawn(key, 7)))
 			j.answered()
 			for _, f := range release {
 				f()
 			}
 			w.evict(j.inside)
 			old := *j
-			j.outside = j.outside.as(at(upl0.addr(family), rolled(first)))
+			j.outside = j.outside.as(at(upl0.addr(family), drawn(key, 1)))
 			j.out("")
 			old.ignored("")
 			j.in("")

@@ -53,6 +53,24 @@ func TestPrivilegedCrossNetwork(t *testing.T) {
 	}, masquerading(podA, podB, podC), gateways)
 }
 
+// Another CPU is taking the gateway's port for another pod, as in TestPrivilegedMasqueradeFreshClaim.
+func TestPrivilegedCrossNetworkFreshClaim(t *testing.T) {
+	fx := newFixture(t, nil)
+	eachProtocol(t, fx, func(w *walk, family, proto int) {
+		w.rolls(1)
+		rival := w.between(family, proto, podB, podC, keptPort)
+		key, outside := reversed(tupleOf(rival.middle)), reversed(tupleOf(rival.seen))
+		if proto == echo { // whose ports are no ends
+			return
+		}
+		key.Side = 1
+		w.put("sl_ct_unassured", outside, &bpfgen.TypesSlCtEntry{
+			Other: key, Flags: flowIndex | uint32(bpfgen.TypesSlCtFlagSL_CT_POD_SNAT), Owner: podC.owner, Created: w.clock,
+		})
+		w.between(family, proto, podA, podC, rolled(1)).asks("S")
+	}, masquerading(podA, podB, podC), gateways)
+}
+
 // Who is not masqueraded shows itself, and what answers it does so too.
 func TestPrivilegedCrossNetworkHalf(t *testing.T) {
 	fx := newFixture(t, nil)

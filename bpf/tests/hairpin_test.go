@@ -202,7 +202,7 @@ func TestPrivilegedHairpinLostRecordClientFirst(t *testing.T) {
 		x.middle.local = x.asked.local
 		key := reversed(tupleOf(x.middle))
 		key.Side = 1
-		x.masked(rolled(startOf(key)))
+		x.masked(drawn(key, 1))
 		x.asks("S")
 		x.answers("SA")
 		x.asks("PA")

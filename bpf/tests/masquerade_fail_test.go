@@ -226,3 +226,59 @@ func newOwner(j *journey, answered bool) {
 	j.outFast("PA")
 	j.inFast("PA")
 }
+
+// Another CPU has inserted its reverse entry, and not yet the outside tuple into its entry: the port is taken. A claim
+// that leads nowhere for longer than that can last is of a connection that is over.
+func TestPrivilegedMasqueradeFreshClaim(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, test := range []struct {
+		name string
+		age  time.Duration
+		seen uint16
+	}{
+		{"at once", 0, rolled(7)}, {"written after we read the clock", -time.Millisecond, rolled(7)},
+		{"its CPU lost the time slice", 900 * time.Millisecond, rolled(7)}, {"over", 1100 * time.Millisecond, keptPort},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			eachProtocol(t, fx, func(w *walk, family, proto int) {
+				w.rolls(7)
+				w.later(time.Hour)
+				other := w.opens(family, proto, podB, keptPort, keptPort)
+				created := w.clock - uint64(test.age)
+				w.put("sl_ct_unassured", other.inside.tuple(), &bpfgen.TypesSlCtEntry{
+					Flags: flowPodOpened | flowTXFirst, Owner: podB.owner, Created: created, LastSeen: w.clock,
+				})
+				claim := bpfgen.TypesSlCtEntry{
+					Other: other.inside.tuple(), Flags: flowIndex | flowSNAT | flowPodOpened, Owner: podB.owner, Created: created,
+				}
+				w.put("sl_ct_unassured", other.outside.tuple(), &claim)
+				w.opens(family, proto, podA, keptPort, test.seen).answered()
+				if test.seen != keptPort {
+					w.wantIndex(unproven, other.outside, other.inside)
+				}
+			}, masquerading(podA, podB))
+		})
+	}
+}
+
+// Half of the ports are in use, in long runs: the search does not stay in the run where it begins.
+func TestPrivilegedMasqueradeRunsOfPorts(t *testing.T) {
+	const first, ports, run = 20000, 8000, 200
+	fx := newFixture(t, map[string]uint32{
+		"cfg_snat_min1": first, "cfg_snat_max1": first + ports - 1, "cfg_snat_min2": 0, "cfg_snat_max2": 0, "cfg_snat_secret": 77,
+	})
+	fx.each(t, "udp4", func(w *walk) {
+		for at := first; at < first+ports; at += 2 * run {
+			w.keepPorts(at, at+run-1)
+		}
+		var refused int
+		for port := range uint16(run) { // each of them in use
+			if !w.opens(4, udp, podA, first+port, 0).sends("S") {
+				refused++
+			}
+		}
+		if refused > run/50 { // a step may fit the runs
+			t.Errorf("%d of %d connections found no port", refused, run)
+		}
+	}, masquerading(podA))
+}

@@ -70,14 +70,15 @@ __noinline int sl_cport_claim(__u32 port)
 __noinline int sl_cport_find(void)
 {
 	struct sl_ct_scratch *s = ct_scratch();
-	__u32 start, i;
+	__u64 hash;
+	__u32 i;
 
 	if (!s)
 		return 0;
-	start = port_alloc_start(&s->entry.other);
+	hash = port_alloc_hash(&s->entry.other);
 	s->entry.flags |= SL_CT_CLIENT_PORT;
 	for (i = 1; i <= 2 * SL_SNAT_ATTEMPTS; i++) {
-		if (sl_cport_claim(snat_candidate(0, i, start)))
+		if (sl_cport_claim(snat_candidate(0, i, hash)))
 			return 1;
 	}
 	return 0;

@@ -15,7 +15,7 @@
 #define SL_NOT_HAIRPIN (-2)
 
 /*
- * Claims a port if it is free, by inserting the reverse entry, as sl_snat_claim() does. The port is
+ * Claims a port if it is free, as sl_snat_claim() does. The port is
  * the node's for pod-side SNAT, else the client's. port: host byte order. Returns 1 if claimed,
  * else 0.
  * in: ct_scratch()->key, ->entry, hairpin_scratch()->p  out: ->entry.other, ->reverse,
@@ -25,8 +25,6 @@ __noinline int sl_hpin_claim(struct __sk_buff *skb, __u32 port)
 {
 	struct sl_ct_scratch *s = ct_scratch();
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
-	__u64 now = clock_now();
-	struct sl_ct_entry *reverse;
 	bool fixed;
 
 	if (!s || !ctx)
@@ -53,12 +51,7 @@ __noinline int sl_hpin_claim(struct __sk_buff *skb, __u32 port)
 	} else {
 		s->entry.other.local_port = bpf_htons((__u16)port);
 	}
-	if (snat_taken(&s->entry.other, &s->key, now))
-		return 0;
-	ct_init_reverse(&s->reverse, &s->key, &s->entry);
-	bpf_map_update_elem(&sl_ct_unassured, &s->entry.other, &s->reverse, BPF_NOEXIST);
-	reverse = bpf_map_lookup_elem(&sl_ct_unassured, &s->entry.other);
-	return reverse && tuple_equal(&reverse->other, &s->key);
+	return outside_claim(s, clock_now());
 }
 
 /*
@@ -97,19 +90,20 @@ __noinline int sl_hpin_find(struct __sk_buff *skb, __u32 preferred)
 {
 	struct sl_ct_scratch *s = ct_scratch();
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
-	__u32 start, attempts, scan, i;
+	__u32 attempts, scan, i;
+	__u64 hash;
 
 	if (!s || !ctx)
 		return 0;
-	start = port_alloc_start(&s->key);
+	hash = port_alloc_hash(&s->key);
 	attempts = proto_has_free_ports(s->key.proto) ? 2 * SL_SNAT_ATTEMPTS : 0;
 	scan = snat_recover_attempts(&ctx->p, attempts);
 	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i < scan; i++) {
-		if (sl_hpin_is_ours(snat_candidate((__u16)preferred, i, start)))
+		if (sl_hpin_is_ours(snat_candidate((__u16)preferred, i, hash)))
 			return 1;
 	}
 	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i <= attempts; i++) {
-		if (sl_hpin_claim(skb, snat_candidate((__u16)preferred, i, start)))
+		if (sl_hpin_claim(skb, snat_candidate((__u16)preferred, i, hash)))
 			return 1;
 	}
 	return 0;

@@ -15,12 +15,14 @@
 #define SL_SNAT_ATTEMPTS 16
 
 /*
- * Port of attempt i: the pod's own first, then places in the first range from start on, then in the
- * second.
+ * Port of attempt i: the pod's own first, then places in the first range, then in the second. hash
+ * says where the search starts, and how far the places are apart. Neighbours would not do: the
+ * ports in use form runs, which grow. A step of at most a sixteenth of the range keeps all places of
+ * it different.
  */
-static __always_inline __u16 snat_candidate(__u16 preferred, __u32 i, __u32 start)
+static __always_inline __u16 snat_candidate(__u16 preferred, __u32 i, __u64 hash)
 {
-	__u32 min = cfg_snat_min1, max = cfg_snat_max1;
+	__u32 min = cfg_snat_min1, max = cfg_snat_max1, size, step;
 
 	if (i == 0)
 		return preferred;
@@ -28,7 +30,9 @@ static __always_inline __u16 snat_candidate(__u16 preferred, __u32 i, __u32 star
 		min = cfg_snat_min2;
 		max = cfg_snat_max2;
 	}
-	return (__u16)(min + (start + i) % (max - min + 1));
+	size = max - min + 1;
+	step = size < 2 * SL_SNAT_ATTEMPTS ? 1 : 1 + (__u32)(hash >> 32) % (size / SL_SNAT_ATTEMPTS);
+	return (__u16)(min + ((__u32)hash % size + i * step) % size);
 }
 
 static __always_inline bool snat_in_range(__u16 port)
@@ -38,10 +42,11 @@ static __always_inline bool snat_in_range(__u16 port)
 }
 
 /*
- * Where the search for a port of this connection starts: always at the same place while the
- * programs stay loaded. A multiplicative hash (Knuth, 6.4) over the words of the tuple.
+ * Where snat_candidate() looks for a port of this connection: always at the same places while the
+ * programs stay loaded. A multiplicative hash (Knuth, 6.4) over the words of the tuple. Without a
+ * secret, as in tests, it is at random and in steps of one.
  */
-static __always_inline __u32 port_alloc_start(const struct sl_tuple *t)
+static __always_inline __u64 port_alloc_hash(const struct sl_tuple *t)
 {
 	const __u64 *w = (const __u64 *)t;
 	__u64 h = cfg_snat_secret;
@@ -54,5 +59,5 @@ static __always_inline __u32 port_alloc_start(const struct sl_tuple *t)
 		h = (h ^ w[i]) * 0x9e3779b97f4a7c15ULL;
 		h ^= h >> 32;
 	}
-	return (__u32)h;
+	return h;
 }

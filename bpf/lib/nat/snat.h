@@ -86,8 +86,22 @@ static __always_inline void snat_release(struct sl_ct_entry *ct)
 	ct->nexthop_until = 0;
 }
 
-/* Does a live connection use the outside tuple? */
-static __always_inline bool snat_taken(const struct sl_tuple *outside, const struct sl_tuple *key, __u64 now)
+/* Who has an outside tuple. */
+enum sl_outside {
+	SL_OUTSIDE_FREE,
+	SL_OUTSIDE_TAKEN, /* a live connection, or one that is being made */
+	SL_OUTSIDE_DEAD,  /* a connection that is over, or an earlier life of the one that asks */
+};
+
+/*
+ * How long the reverse entry of a new connection counts without the entry it leads to: another CPU
+ * inserts the reverse entry first. It needs about a microsecond, and longer if it loses its CPU.
+ */
+#define SL_SNAT_CLAIM_GRACE NSEC_PER_SEC
+
+/* Who has the outside tuple, if the connection key asks? */
+static __always_inline enum sl_outside outside_state(const struct sl_tuple *outside, const struct sl_tuple *key,
+						     __u64 now)
 {
 	struct sl_ct_entry *reverse = bpf_map_lookup_elem(&sl_ct, outside);
 	struct sl_ct_entry *entry;
@@ -95,24 +109,48 @@ static __always_inline bool snat_taken(const struct sl_tuple *outside, const str
 	if (!reverse)
 		reverse = bpf_map_lookup_elem(&sl_ct_unassured, outside);
 	if (!reverse)
-		return false;
+		return SL_OUTSIDE_FREE;
 	if (!(reverse->flags & SL_CT_REVERSE))
-		return true;
+		return SL_OUTSIDE_TAKEN;
+	/* Perhaps of the pod that had this address before: the owner is wrong then. */
+	if (tuple_equal(&reverse->other, key))
+		return SL_OUTSIDE_DEAD;
 	entry = ct_lookup(&reverse->other, now);
-	if (!tuple_equal(&reverse->other, key) && entry && tuple_equal(&entry->other, outside))
-		return true;
-	/*
-	 * It belongs to a dead connection, or to an earlier life of this tuple, perhaps of the pod
-	 * that had this address before. Its owner is wrong then.
-	 */
-	bpf_map_delete_elem(&sl_ct, outside);
-	bpf_map_delete_elem(&sl_ct_unassured, outside);
-	return false;
+	if (entry && tuple_equal(&entry->other, outside))
+		return SL_OUTSIDE_TAKEN;
+	/* Another CPU may have written it after we read the clock. */
+	return now < reverse->created + SL_SNAT_CLAIM_GRACE ? SL_OUTSIDE_TAKEN : SL_OUTSIDE_DEAD;
 }
 
 /*
- * Claims a port if it is free, by inserting the reverse entry: the insertion is the lock. port:
- * host byte order. Returns 1 if claimed, else 0.
+ * Takes the outside tuple s->entry.other if it is free, by inserting the reverse entry: the
+ * insertion is the lock.
+ * in: s->key, ->entry  out: s->reverse
+ */
+static __always_inline bool outside_claim(struct sl_ct_scratch *s, __u64 now)
+{
+	struct sl_ct_entry *reverse;
+
+	switch (outside_state(&s->entry.other, &s->key, now)) {
+	case SL_OUTSIDE_TAKEN:
+		return false;
+	case SL_OUTSIDE_DEAD:
+		bpf_map_delete_elem(&sl_ct, &s->entry.other);
+		bpf_map_delete_elem(&sl_ct_unassured, &s->entry.other);
+		break;
+	default:
+		break;
+	}
+	ct_init_reverse(&s->reverse, &s->key, &s->entry);
+	s->reverse.created = now; /* the entry may be older: see snat_moved() */
+	bpf_map_update_elem(&sl_ct_unassured, &s->entry.other, &s->reverse, BPF_NOEXIST);
+	/* The lookup marks the entry as used, see ct_insert(). Another key: another CPU was faster. */
+	reverse = bpf_map_lookup_elem(&sl_ct_unassured, &s->entry.other);
+	return reverse && tuple_equal(&reverse->other, &s->key);
+}
+
+/*
+ * Claims a port if it is free. port: host byte order. Returns 1 if claimed, else 0.
  * in: ct_scratch()->key, ->entry (other without its port)  out: ->entry.other.local_port, ->reverse
  *
  * A global function is verified once, with any arguments, not once for each of the 33 attempts
@@ -122,20 +160,14 @@ static __always_inline bool snat_taken(const struct sl_tuple *outside, const str
 __noinline int sl_snat_claim(struct __sk_buff *skb, __u32 port)
 {
 	struct sl_ct_scratch *s = ct_scratch();
-	struct sl_ct_entry *reverse;
 
 	if (!s || (proto_has_free_ports(s->key.proto) && !snat_in_range((__u16)port)))
 		return 0;
 	s->entry.other.local_port = bpf_htons((__u16)port);
 	if (!snat_port_allowed(s->entry.other.local, s->entry.other.local_port, s->key.proto) ||
-	    node_socket_lookup(skb, &s->entry.other) != SL_SOCK_NONE ||
-	    snat_taken(&s->entry.other, &s->key, clock_now()))
+	    node_socket_lookup(skb, &s->entry.other) != SL_SOCK_NONE)
 		return 0;
-	ct_init_reverse(&s->reverse, &s->key, &s->entry);
-	bpf_map_update_elem(&sl_ct_unassured, &s->entry.other, &s->reverse, BPF_NOEXIST);
-	/* The lookup marks the entry as used, see ct_insert(). Another key: another CPU was faster. */
-	reverse = bpf_map_lookup_elem(&sl_ct_unassured, &s->entry.other);
-	return reverse && tuple_equal(&reverse->other, &s->key);
+	return outside_claim(s, clock_now());
 }
 
 /*
@@ -175,20 +207,21 @@ static __always_inline __u32 snat_recover_attempts(const struct sl_pkt *p, __u32
 __noinline int sl_snat_find(struct __sk_buff *skb, __u32 scan)
 {
 	struct sl_ct_scratch *s = ct_scratch();
-	__u32 start, attempts, i;
+	__u32 attempts, i;
 	__u16 preferred;
+	__u64 hash;
 
 	if (!s)
 		return 0;
-	start = port_alloc_start(&s->key);
+	hash = port_alloc_hash(&s->key);
 	preferred = bpf_ntohs(s->key.local_port);
 	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i < scan; i++) {
-		if (sl_snat_is_ours(snat_candidate(preferred, i, start)))
+		if (sl_snat_is_ours(snat_candidate(preferred, i, hash)))
 			return 1;
 	}
 	attempts = proto_has_free_ports(s->key.proto) ? 2 * SL_SNAT_ATTEMPTS : 0;
 	for (i = 0; i <= 2 * SL_SNAT_ATTEMPTS && i <= attempts; i++) {
-		if (sl_snat_claim(skb, snat_candidate(preferred, i, start)))
+		if (sl_snat_claim(skb, snat_candidate(preferred, i, hash)))
 			return 1;
 	}
 	return 0;
