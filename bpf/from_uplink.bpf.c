@@ -15,6 +15,7 @@
 #include "lib/nat/client_port.h"
 #include "lib/nat/host_socket.h"
 #include "lib/nat/hostport_answer.h"
+#include "lib/nat/node_port.h"
 #include "lib/packet/fragment.h"
 #include "lib/packet/icmp_error.h"
 
@@ -263,7 +264,9 @@ __noinline int sl_upl_in_icmp(struct __sk_buff *skb)
 	m.key = &slow->key;
 	if (!find_hostport(&slow->inner.p, hostport_cached(skb, &slow->inner.p, now), &m, now) &&
 	    !find_snat_or_plain(&slow->inner.p, &m, false, now))
-		return SL_NEXT;
+		return node_port_moved(slow->inner.p.tuple.local_port) && sl_node_in(skb, 1) < 0
+			       ? drop(skb, SL_DROP_REWRITE, 0)
+			       : SL_NEXT;
 	if (!m.ct || !m.ep || !(m.ct->flags & SL_CT_NAT))
 		return SL_NEXT;
 	fast = cfg_l2_len && m.ct->policy == m.ep->policy && fast_allowed(m.ct, &slow->outer.p, now) &&
@@ -313,11 +316,22 @@ __noinline int sl_upl_in_slow(struct __sk_buff *skb)
 	enum sl_drop_reason reason;
 	struct sl_ct_match m = {};
 	bool fast;
+	int node;
 
 	if (!slow)
 		return SL_NEXT;
 	m.key = &slow->key;
-	/* 1. find or create the conntrack entry */
+	/* 1. an answer to the node itself, or else find or create the conntrack entry */
+	if (unlikely(node_port_moved(slow->outer.p.tuple.local_port))) {
+		node = sl_node_in(skb, 0);
+		if (node < 0)
+			return drop(skb, SL_DROP_REWRITE, 0);
+		if (node) {
+			if (slow->outer.first_frag)
+				frag_forget(&slow->outer, SL_RX);
+			return SL_NEXT;
+		}
+	}
 	reason = classify(skb, &slow->outer.p, &m, now);
 	if (reason)
 		return drop(skb, reason, m.ep ? m.ep->ifindex : 0);
@@ -422,7 +436,7 @@ int sl_from_uplink(struct __sk_buff *skb)
 	/* A masqueraded connection keeps its port if it had the port before the port was published. */
 	if (unlikely(!find_hostport(p, slot, &m, now)) && !find_snat_or_plain(p, &m, false, now)) {
 		/* Not for Sluice: most of what comes for the node itself. */
-		if (!slot && !(pkt_opens(p) && endpoint_lookup(p->tuple.local)))
+		if (!slot && !(pkt_opens(p) && endpoint_lookup(p->tuple.local)) && !node_port_moved(p->tuple.local_port))
 			return SL_NEXT;
 		return slow_ctx_init(p) ? sl_upl_in_slow(skb) : SL_NEXT;
 	}

@@ -11,7 +11,7 @@
 #include "lib/drop/drop.h"
 #include "lib/endpoint/endpoint.h"
 #include "lib/fastpath/cb_mark.h"
-#include "lib/nat/host_udp.h"
+#include "lib/nat/node_port.h"
 #include "lib/nat/snat.h"
 #include "lib/packet/fragment.h"
 #include "lib/packet/icmp_error.h"
@@ -109,8 +109,7 @@ static __always_inline int adopt_inbound(struct __sk_buff *skb, const struct sl_
 }
 
 /*
- * A packet of a pod, or of the node itself. A function of its own, so that both parsers can end in
- * it.
+ * A packet of a pod. A function of its own, so that both parsers can end in it.
  * in: slow_scratch()->outer
  */
 __noinline int sl_upl_out_slow(struct __sk_buff *skb)
@@ -126,11 +125,8 @@ __noinline int sl_upl_out_slow(struct __sk_buff *skb)
 	p = &slow->outer.p;
 	/* 1. endpoint: is it from a pod? */
 	ep = endpoint_lookup(p->tuple.local);
-	if (!ep) { /* the node's own packet, or translated before it got here */
-		if (is_unconnected_udp(skb, p->tuple.proto))
-			sl_host_udp_add(&p->tuple, now);
+	if (!ep)
 		return SL_NEXT;
-	}
 	/* 2. conntrack */
 	ct = ct_lookup_entry(&p->tuple, ep->owner, now);
 	/*
@@ -195,6 +191,11 @@ __noinline int sl_upl_out_icmp(struct __sk_buff *skb)
 	if (slow_parse_inner(skb, slow, SL_TX) && (!sender || addr_equal(outer->local, inner->local))) {
 		ep = endpoint_lookup(inner->local);
 		ct = ep ? ct_lookup_entry(inner, ep->owner, clock_now()) : NULL;
+		if (!ep && node_port_moved(inner->local_port)) {
+			slow->key = *inner;
+			slow->key.side = SL_CT_SIDE_NODE;
+			ct = ct_lookup(&slow->key, clock_now());
+		}
 	}
 	if (ct && (ct->flags & SL_CT_NAT))
 		return icmp_rewrite_error(skb, slow, SL_TX, &ct->other)
@@ -255,7 +256,7 @@ static __always_inline int uplink_out_slow(struct __sk_buff *skb)
 	case SL_SLOW_FRAG_NEXT:
 		return sl_upl_out_frag(skb);
 	case SL_SLOW_L4:
-		return sl_upl_out_slow(skb);
+		return endpoint_lookup(slow->outer.p.tuple.local) ? sl_upl_out_slow(skb) : sl_node_out(skb);
 	case SL_SLOW_L3:
 		return drop_unparsable(skb, slow);
 	case SL_SLOW_V4MAPPED:
@@ -283,10 +284,10 @@ int sl_to_uplink(struct __sk_buff *skb)
 	case SL_PARSED_L3:
 		return uplink_out_slow(skb);
 	case SL_PARSED_L4:
-		/* Most of what the node sends is its own: do not delay it. */
-		if ((!endpoint_lookup(p->tuple.local) && !is_unconnected_udp(skb, p->tuple.proto)) || !slow_ctx_init(p))
-			return SL_NEXT;
-		return sl_upl_out_slow(skb);
+		if (endpoint_lookup(p->tuple.local))
+			return slow_ctx_init(p) ? sl_upl_out_slow(skb) : SL_NEXT;
+		/* The node's own packet, or translated before it got here. Most of these need nothing: do not delay them. */
+		return node_may_clash(skb, p) && slow_ctx_init(p) ? sl_node_out(skb) : SL_NEXT;
 	case SL_PARSED_V4MAPPED:
 		return drop(skb, SL_DROP_V4MAPPED, 0);
 	default:

@@ -37,13 +37,37 @@ func BenchmarkFastPath(b *testing.B) {
 				j := learned(fx, b, x.make, masquerading(podA), publishing(m))
 				f := j.outside.rx("PA")
 				f.srcMAC, f.dstMAC = upl0.router, upl0.mac
-				fx.perPacket(b, shipped.uplinkIngress, f.bytes(b), j.index(upl0.name))
+				fx.perPacket(b, shipped.uplinkIngress, f.bytes(b), j.index(upl0.name), redirect)
 			})
 			b.Run(fmt.Sprintf("%s%d/out", x.name, family), func(b *testing.B) {
 				j := learned(fx, b, x.make, masquerading(podA), publishing(m))
 				f := j.inside.tx("PA")
 				f.srcMAC, f.dstMAC = podA.mac, podA.gwMAC
-				fx.perPacket(b, shipped.podEgress, f.bytes(b), j.index(podA.name))
+				fx.perPacket(b, shipped.podEgress, f.bytes(b), j.index(podA.name), redirect)
+			})
+		}
+	}
+}
+
+// BenchmarkNodeOut measures what the uplink's program costs the node's own packets.
+func BenchmarkNodeOut(b *testing.B) {
+	if os.Geteuid() != 0 {
+		b.Skip("a network namespace and BPF need root")
+	}
+	countRuns(b)
+	fx := newFixture(b, nil)
+	shipped := mustLoad(b, loadOptions{maps: fx.maps, sizes: fixtureSizes})
+	for _, x := range []struct {
+		name, kind string
+		proto      int
+	}{{"TCP opens", "S", tcp}, {"TCP", "PA", tcp}, {"datagram", "", udp}} {
+		for _, family := range families {
+			b.Run(fmt.Sprintf("%s%d", x.name, family), func(b *testing.B) {
+				w := fx.walk(b, fx.modes[0], masquerading(podA))
+				c := conn{proto: x.proto, remote: at(client(family), serverTCP)}
+				f := c.as(at(upl0.addr(family), 40002)).tx(x.kind)
+				f.srcMAC, f.dstMAC = upl0.mac, upl0.router
+				fx.perPacket(b, shipped.uplinkEgress, f.bytes(b), w.index(upl0.name), pass)
 			})
 		}
 	}
@@ -77,14 +101,14 @@ func learned(fx *fixture, b *testing.B, open func(*walk) *journey, opts ...optio
 const batch = 2000
 
 // perPacket reports what one packet costs. A packet is changed by the program, so each run gets a fresh one.
-func (fx *fixture) perPacket(b *testing.B, p *ebpf.Program, packet []byte, ifindex int) {
+func (fx *fixture) perPacket(b *testing.B, p *ebpf.Program, packet []byte, ifindex int, verdict int32) {
 	b.Helper()
 	perRun(b, p, func() error {
 		return fx.do(func() error {
 			for range batch {
 				ret, err := p.Run(&ebpf.RunOptions{Data: packet, Context: &skbContext{Ifindex: uint32(ifindex)}})
-				if err != nil || int32(ret) != redirect {
-					return fmt.Errorf("verdict %d, not on the fast path: %w", int32(ret), err)
+				if err != nil || int32(ret) != verdict {
+					return fmt.Errorf("verdict %d, want %d: %w", int32(ret), verdict, err)
 				}
 			}
 			return nil

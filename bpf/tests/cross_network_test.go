@@ -3,6 +3,7 @@
 package tests
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -51,6 +52,28 @@ func TestPrivilegedCrossNetwork(t *testing.T) {
 		ac.answers("PA")
 		ac.asks("PA")
 	}, masquerading(podA, podB, podC), gateways)
+}
+
+// A server that looks for a privileged port finds one. Of the other ports those are kept that the node does not give to its own connections to the pod.
+func TestPrivilegedCrossNetworkPorts(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, proto := range []int{tcp, udp} {
+		for _, family := range families {
+			fx.each(t, fmt.Sprint(proto, family), func(w *walk) {
+				w.rolls(1)
+				for _, x := range []struct {
+					pod       *pod
+					own, seen uint16
+				}{{podA, 700, 700}, {podB, 700, 602}, {podA, 123, 123}, {podB, 123, 3}, {podA, keptPort, keptPort}, {podA, 40001, rolled(1)}} {
+					c := w.between(family, proto, x.pod, podC, x.seen)
+					c.asked.local = at(x.pod.addr(family), x.own)
+					c.middle.local = c.asked.local
+					c.asks("S")
+					c.answers("SA")
+				}
+			}, masquerading(podA, podB, podC), gateways)
+		}
+	}
 }
 
 // Another CPU is taking the gateway's port for another pod, as in TestPrivilegedMasqueradeFreshClaim.

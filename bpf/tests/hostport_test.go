@@ -393,8 +393,7 @@ func TestPrivilegedHostPortEvictedPodFirst(t *testing.T) {
 				j.establish()
 				w.evict(j.inside)
 				stray := *j
-				w.rolls(5)
-				stray.outside = j.outside.as(at(upl0.addr(family), rolled(5)))
+				stray.outside = j.outside.as(at(upl0.addr(family), podPort))
 				stray.out("PA")
 				if !restored {
 					stray.in("RA")

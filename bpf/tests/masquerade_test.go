@@ -21,8 +21,8 @@ const (
 	snatMin1, snatMax1 = 61000, 65535
 	snatMin2, snatMax2 = 1024, 32767
 
-	keptPort  = 61500 // in the range: kept when it is free
-	movedPort = 40000 // outside of the range
+	keptPort  = 61500 // kept when it is free, as every port is
+	movedPort = 40000 // never free: the walk reserves it
 	serverTCP = 443
 )
 
@@ -72,8 +72,8 @@ func TestPrivilegedMasquerade(t *testing.T) {
 			name      string
 			own, seen uint16
 		}{
-			{"kept", keptPort, keptPort}, {"first", snatMin1, snatMin1}, {"last", snatMax2, snatMax2},
-			{"moved", movedPort, rolled(9)}, {"below", snatMin2 - 1, rolled(9)}, {"wraps", snatMin1 - 1, rolled(9)},
+			{"kept", keptPort, keptPort}, {"first", snatMin1, snatMin1}, {"last", snatMax2, snatMax2}, {"moved", movedPort, rolled(9)},
+			{"node's ephemeral", 40001, 40001}, {"NFS", 700, 700}, {"IKE", 500, 500}, {"NTP", 123, 123}, {"lowest", 1, 1}, {"highest", 65535, 65535},
 		} {
 			t.Run(fmt.Sprintf("fib%d/%s", fibSource, port.name), func(t *testing.T) {
 				eachProtocol(t, fx, func(w *walk, family, proto int) {
@@ -323,6 +323,47 @@ func TestPrivilegedMasqueradeTakenPorts(t *testing.T) {
 				}, masquerading(podA))
 			}
 		}
+	}
+}
+
+// A privileged port that is not free gets another one of its class, as netfilter has them; any other port never gets a privileged one.
+func TestPrivilegedMasqueradePrivilegedPorts(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, test := range []struct {
+		own, seen uint16
+	}{
+		{700, 600 + 9 + 1}, {512, 600 + 9 + 1}, {1023, 600 + 9 + 1}, {511, 1 + 9 + 1}, {123, 1 + 9 + 1}, {1, 1 + 9 + 1},
+		{1024, rolled(9)}, {8080, rolled(9)},
+	} {
+		t.Run(fmt.Sprint(test.own), func(t *testing.T) {
+			eachProtocol(t, fx, func(w *walk, family, proto int) {
+				w.rolls(9)
+				w.opens(family, proto, podA, test.own, test.own).answered()
+				w.opens(family, proto, podB, test.own, test.seen).answered()
+			}, masquerading(podA, podB))
+		})
+	}
+}
+
+// Not even a class without a free port leaves a connection without one.
+func TestPrivilegedMasqueradePrivilegedPortsFull(t *testing.T) {
+	fx := newFixture(t, nil)
+	eachProtocol(t, fx, func(w *walk, family, proto int) {
+		w.rolls(9)
+		w.keepPorts(1, 1023)
+		w.opens(family, proto, podA, 700, rolled(9+16)).answered()
+		w.opens(family, proto, podB, 123, rolled(9+17)).answered()
+	}, masquerading(podA, podB))
+}
+
+// Source port 0 (RFC 768: none) would take the answer's way: it gets a port of the ranges, not a privileged one.
+func TestPrivilegedMasqueradePortZero(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, family := range families {
+		fx.each(t, fmt.Sprint(family), func(w *walk) {
+			w.rolls(9)
+			w.opens(family, udp, podA, 0, rolled(9)).answered()
+		}, masquerading(podA))
 	}
 }
 

@@ -117,7 +117,7 @@ func (w *walk) run(h hook, dev string, in input) (result, error) {
 		o.setSeam(w.tb, seamState{clock: w.clock, random: w.random, dice: w.dice, fail: w.fail, rival: w.rival, nfct: w.nfct})
 	}
 	ctx := skbContext{Ifindex: uint32(w.index(dev)), Mark: in.mark, GsoSize: in.gsoSize}
-	if came := cmp.Or(in.came, w.came); came != "" && h == podIngress {
+	if came := cmp.Or(in.came, w.came); came != "" && (h == podIngress || h == uplEgress) {
 		ctx.IngressIfindex = uint32(w.index(came))
 	}
 	ctx.Cb[ownNumberCb] = w.number

@@ -299,8 +299,8 @@ func TestPrivilegedBareProtocols(t *testing.T) {
 	for _, family := range families {
 		for _, p := range bareProtocols {
 			fx.each(t, fmt.Sprintf("%s%d", p.name, family), func(w *walk) {
-				j := w.opens(family, udp, podA, movedPort, movedPort) // outside of the range, and kept
-				k := w.opens(family, udp, podB, movedPort, movedPort)
+				j := w.opens(family, udp, podA, keptPort, keptPort)
+				k := w.opens(family, udp, podB, keptPort, keptPort)
 				first := func(j *journey) []byte {
 					f := j.inside.tx("")
 					f.srcMAC, f.dstMAC = upl0.mac, upl0.router

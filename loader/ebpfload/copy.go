@@ -36,7 +36,7 @@ const (
 
 // emptyInCopy are maps that a copy has without their entries: counters, scratch space, and places of connections that are no
 // longer new.
-var emptyInCopy = []string{"sl_ct_counts", "sl_ct_places", "sl_drop_events", "sl_drop_reasons", "sl_drops_by_dev", "sl_event_lease", "sl_event_state", "sl_frags", "sl_host_udp"}
+var emptyInCopy = []string{"sl_ct_counts", "sl_ct_places", "sl_drop_events", "sl_drop_reasons", "sl_drops_by_dev", "sl_event_lease", "sl_event_state", "sl_frags", "sl_host_udp", "sl_node_ports", "sl_node_sent"}
 
 // connectionMaps have the connections. Of them only entries of some addresses are copied.
 var connectionMaps = []string{"sl_ct", "sl_ct_unassured"}

@@ -93,6 +93,7 @@ type TypesSlCtSide uint32
 const (
 	TypesSlCtSideSL_CT_SIDE_POD      TypesSlCtSide = 0
 	TypesSlCtSideSL_CT_SIDE_POD_SNAT TypesSlCtSide = 1
+	TypesSlCtSideSL_CT_SIDE_NODE     TypesSlCtSide = 2
 )
 
 type TypesSlDevPolicy struct {

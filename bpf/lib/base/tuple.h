@@ -17,6 +17,7 @@
 enum sl_ct_side {
 	SL_CT_SIDE_POD = 0,	 /* the tuple is as the pod sees it, or as it is outside */
 	SL_CT_SIDE_POD_SNAT = 1, /* entry of a pod-side SNAT; the tuple is as the stack sees it (nat/pod_snat.h) */
+	SL_CT_SIDE_NODE = 2,	 /* entry of a connection of the node itself; as its socket has it (nat/node_port.h) */
 };
 
 struct sl_tuple {

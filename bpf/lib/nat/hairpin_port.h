@@ -44,7 +44,8 @@ __noinline int sl_hpin_claim(struct __sk_buff *skb, __u32 port)
 		addr_copy(ctx->to.remote, s->entry.other.local);
 		ctx->to.local_port = s->entry.other.remote_port;
 		ctx->to.remote_port = s->entry.other.local_port;
-		if ((!fixed && !snat_in_range((__u16)port)) ||
+		/* The node's own connections to the pod have the same address: a port that it gives them is not kept. */
+		if ((!fixed && port >= SL_PRIVILEGED_PORTS && !snat_in_range((__u16)port)) ||
 		    !snat_port_allowed(ctx->to.local, ctx->to.local_port, ctx->to.proto) ||
 		    node_socket_lookup(skb, &ctx->to) != SL_SOCK_NONE)
 			return 0;

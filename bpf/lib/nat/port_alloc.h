@@ -14,8 +14,21 @@
  */
 #define SL_SNAT_ATTEMPTS 16
 
+/* Below it are the ports that only a privileged process may take. */
+#define SL_PRIVILEGED_PORTS 1024
+
 /*
- * Port of attempt i: the pod's own first, then places in the first range, then in the second. hash
+ * The ports that may stand in for a privileged one: another privileged one, since that is what the
+ * server asks for (NFS with "secure"). Two classes, as netfilter's NAT has them.
+ */
+#define SL_SNAT_LOW_MIN 1
+#define SL_SNAT_LOW_MAX 511
+#define SL_SNAT_HIGH_MIN 600
+#define SL_SNAT_HIGH_MAX 1023
+
+/*
+ * Port of attempt i: the pod's own first, then places in the first range, then in the second. For a
+ * privileged port its class is the first range, and the first range the second. hash
  * says where the search starts, and how far the places are apart. Neighbours would not do: the
  * ports in use form runs, which grow. A step of at most a sixteenth of the range keeps all places of
  * it different.
@@ -26,7 +39,12 @@ static __always_inline __u16 snat_candidate(__u16 preferred, __u32 i, __u64 hash
 
 	if (i == 0)
 		return preferred;
-	if (i > SL_SNAT_ATTEMPTS && cfg_snat_max2) {
+	if (preferred && preferred < SL_PRIVILEGED_PORTS) {
+		if (i <= SL_SNAT_ATTEMPTS) {
+			min = preferred <= SL_SNAT_LOW_MAX ? SL_SNAT_LOW_MIN : SL_SNAT_HIGH_MIN;
+			max = preferred <= SL_SNAT_LOW_MAX ? SL_SNAT_LOW_MAX : SL_SNAT_HIGH_MAX;
+		}
+	} else if (i > SL_SNAT_ATTEMPTS && cfg_snat_max2) {
 		min = cfg_snat_min2;
 		max = cfg_snat_max2;
 	}

@@ -4,6 +4,7 @@
 #include "../drop/drop_reasons.h"
 #include "../hostport/hostport.h"
 #include "host_socket.h"
+#include "node_sent.h"
 #include "port_alloc.h"
 
 /*
@@ -161,13 +162,15 @@ __noinline int sl_snat_claim(struct __sk_buff *skb, __u32 port)
 {
 	struct sl_ct_scratch *s = ct_scratch();
 
-	if (!s || (proto_has_free_ports(s->key.proto) && !snat_in_range((__u16)port)))
+	__u64 now = clock_now();
+
+	if (!s || (!port && (s->key.proto == IPPROTO_TCP || s->key.proto == IPPROTO_UDP)))
 		return 0;
 	s->entry.other.local_port = bpf_htons((__u16)port);
 	if (!snat_port_allowed(s->entry.other.local, s->entry.other.local_port, s->key.proto) ||
-	    node_socket_lookup(skb, &s->entry.other) != SL_SOCK_NONE)
+	    node_socket_lookup(skb, &s->entry.other) != SL_SOCK_NONE || node_sent_on(&s->entry.other, now))
 		return 0;
-	return outside_claim(s, clock_now());
+	return outside_claim(s, now);
 }
 
 /*

@@ -25,6 +25,8 @@ const (
 	MapCacheEpoch         = "sl_cache_epoch"
 	MapLastClientPort     = "sl_last_cport"
 	MapHostUDP            = "sl_host_udp"
+	mapNodePorts          = "sl_node_ports"
+	mapNodeSent           = "sl_node_sent"
 
 	MapDropsByDevice = "sl_drops_by_dev"
 	MapDropEvents    = "sl_drop_events"
@@ -48,7 +50,7 @@ const (
 func LaterMaps() []string {
 	return []string{
 		MapPodDevices, MapPodMACs, MapParentPods, MapConntrackPlaces, MapConntrackShares, MapConntrackTurnover, MapHostPortOutside,
-		MapConntrackCounts,
+		MapConntrackCounts, mapNodePorts, mapNodeSent,
 	}
 }
 
@@ -56,7 +58,7 @@ func LaterMaps() []string {
 func SharedMaps() []string {
 	return []string{
 		MapEndpoints, MapEpStats, MapPodDevices, MapNodeAddrs, MapUplinks, MapNoMasqCIDRs, MapConntrack, MapConntrackUnassured,
-		MapConntrackPlaces, MapConntrackShares, MapConntrackTurnover, MapConntrackCounts, MapHostPortOutside, MapHostPorts, MapReservedPorts, MapDropReasons, mapFrags, MapCacheEpoch, MapLastClientPort, MapHostUDP,
+		MapConntrackPlaces, MapConntrackShares, MapConntrackTurnover, MapConntrackCounts, MapHostPortOutside, MapHostPorts, MapReservedPorts, MapDropReasons, mapFrags, MapCacheEpoch, MapLastClientPort, MapHostUDP, mapNodePorts, mapNodeSent,
 		MapPodnsDevices, MapParentPods, MapEDTLimits, MapEDTCIDRs, MapPolicies, MapDevicePolicy, MapDenylist, MapPodMACs,
 		MapSockLBConn, MapSockLBUDP, MapHostPortAllowlist, MapDropsByDevice, MapDropEvents, MapEventLease, MapEventState,
 	}
