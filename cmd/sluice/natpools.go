@@ -117,7 +117,9 @@ func natPools(flows func(func(loader.Flow, error) bool), total int) ([]natPoolVi
 		}
 		u.flows++
 		u.owners[f.Owner] = true
-		u.toward[f.Remote]++
+		if f.Outside.Port() != f.Pod.Port() { // else it keeps its own, which needs none of the pool
+			u.toward[f.Remote]++
+		}
 	}
 	views := []natPoolView{}
 	for s, u := range found {

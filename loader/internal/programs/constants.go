@@ -71,9 +71,13 @@ func (sets Sets) Constants() (Constants, error) {
 	return k, nil
 }
 
-// complement returns the ports above 1023 that the kernel does not give to its own sockets, the higher ones first. local is
-// net.ipv4.ip_local_port_range. When nothing is left, masquerading shares all of them with the node: the programs look for a
-// local socket before they take a port.
+// nodePorts is where Kubernetes takes the NodePorts from if nothing else is said to its API server
+// (service-node-port-range).
+var nodePorts = nodeconf.PortRange{First: 30000, Last: 32767}
+
+// complement returns the two largest ranges of ports above 1023 that neither the kernel gives to its own sockets nor Kubernetes
+// to Services, the higher one first. local is net.ipv4.ip_local_port_range. When nothing is left, masquerading shares all of
+// them with the node: the programs look for a local socket before they take a port.
 func complement(local string) ([]nodeconf.PortRange, error) {
 	fields := strings.Fields(local)
 	if len(fields) != 2 {
@@ -84,18 +88,36 @@ func complement(local string) ([]nodeconf.PortRange, error) {
 	if errLo != nil || errHi != nil || lo > hi {
 		return nil, fmt.Errorf("%q is not a range of ports", local)
 	}
-	const lowest, highest = 1024, 65535
-	var ranges []nodeconf.PortRange
-	if hi < highest {
-		ranges = append(ranges, nodeconf.PortRange{First: uint16(max(hi+1, lowest)), Last: highest})
-	}
-	if lo > lowest {
-		ranges = append(ranges, nodeconf.PortRange{First: lowest, Last: uint16(lo - 1)})
-	}
+	all := nodeconf.PortRange{First: 1024, Last: 65535}
+	ranges := without([]nodeconf.PortRange{all}, nodeconf.PortRange{First: uint16(lo), Last: uint16(hi)})
 	if len(ranges) == 0 {
-		ranges = []nodeconf.PortRange{{First: lowest, Last: highest}}
+		return []nodeconf.PortRange{all}, nil
 	}
+	if rest := without(ranges, nodePorts); len(rest) > 0 {
+		ranges = rest
+	}
+	size := func(r nodeconf.PortRange) int { return int(r.Last) - int(r.First) }
+	slices.SortFunc(ranges, func(a, b nodeconf.PortRange) int { return size(b) - size(a) })
+	ranges = ranges[:min(len(ranges), 2)]
+	slices.SortFunc(ranges, func(a, b nodeconf.PortRange) int { return int(b.First) - int(a.First) })
 	return ranges, nil
+}
+
+// without returns what is left of the ranges without the ports of cut.
+func without(ranges []nodeconf.PortRange, cut nodeconf.PortRange) (rest []nodeconf.PortRange) {
+	for _, r := range ranges {
+		if cut.Last < r.First || r.Last < cut.First {
+			rest = append(rest, r)
+			continue
+		}
+		if r.First < cut.First {
+			rest = append(rest, nodeconf.PortRange{First: r.First, Last: cut.First - 1})
+		}
+		if cut.Last < r.Last {
+			rest = append(rest, nodeconf.PortRange{First: cut.Last + 1, Last: r.Last})
+		}
+	}
+	return rest
 }
 
 // loadConsts are the constants that are found out, or drawn at random, at each load, and are the same in all programs of one.
