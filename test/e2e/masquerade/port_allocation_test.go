@@ -16,6 +16,8 @@ func TestPrivilegedPortsExhausted(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)
 	w.Configure(`{"snatPorts": "62000-62003"}`)
+	// A pod keeps its own port where it is free.
+	e2etest.MustRun(t, w.Node, "sysctl -qw net.ipv4.ip_local_reserved_ports=1024-61999,62004-65535")
 	app := w.AddPod(w.Runtime(e2etest.Net0()), "app")
 	e2etest.Serve(t, w.Client(), "client", ":9000")
 	e2etest.Serve(t, w.Client(), "client", ":9001")

@@ -5,8 +5,10 @@ package parity
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,6 +51,8 @@ func masquerading() parityCase {
 			probe("ptp, to a pod of a bridge", "ptp", onPod("app", 80)),
 			probe("from the outside to the pod", "client", onPod("app", 80)),
 			{name: "two pods with one source port", observe: samePort},
+			{name: "the source port, and that of a sibling with the same", observe: portsSeen},
+			{name: "a pod, then the node with the same source port", observe: samePortAsNode},
 			{name: "ping to the outside", observe: func(s *stage, fam e2etest.Family) string { return pinged(s.pods["app"], fam, fam.Client(s.Client())) }},
 			{name: "ping to a sibling", observe: func(s *stage, fam e2etest.Family) string {
 				return pinged(s.pods["app"], fam, fam.Pod(s.pods["sibling"]))
@@ -89,6 +93,65 @@ func samePort(s *stage, fam e2etest.Family) string {
 		return "both answered"
 	}
 	return strings.Join(out, ", ")
+}
+
+// portsSeen is which source ports the outside sees: of a pod that is the first to use them, and of one that is not.
+func portsSeen(s *stage, fam e2etest.Family) string {
+	var out []string
+	for _, name := range []string{"app", "sibling"} {
+		var seen []string
+		for _, port := range []uint16{53, 123, 500, 700, 8080, 40000, 61000} {
+			got := map[string]bool{}
+			for _, proto := range []string{"tcp", "udp"} {
+				c, err := e2etest.Dial(s.pods[name], proto+fam.Suffix, net.JoinHostPort(fam.Any, fmt.Sprint(port)), e2etest.At(fam.Client(s.Client()), 9000))
+				if err != nil {
+					got[failure(err)] = true
+					continue
+				}
+				defer c.Close()
+				switch p := c.Answer.Peer.Port(); {
+				case p == port:
+					got["kept"] = true
+				case p < 512:
+					got["another below 512"] = true
+				case p < 1024:
+					got["another below 1024"] = true
+				default:
+					got["another"] = true
+				}
+			}
+			seen = append(seen, fmt.Sprintf("%d %s", port, strings.Join(slices.Sorted(maps.Keys(got)), " or ")))
+		}
+		out = append(out, strings.Join(seen, ", "))
+	}
+	return strings.Join(out, "; ")
+}
+
+// samePortAsNode has the node open a connection whose tuple a pod's connection has outside.
+func samePortAsNode(s *stage, fam e2etest.Family) string {
+	var open []*e2etest.Talk
+	for _, proto := range []string{"tcp", "udp"} {
+		for _, from := range []string{"app", "node"} {
+			c, err := e2etest.Dial(s.place(from), proto+fam.Suffix, net.JoinHostPort(fam.Any, "43000"), e2etest.At(fam.Client(s.Client()), 9000))
+			if err != nil {
+				return from + ": " + failure(err)
+			}
+			defer c.Close()
+			open = append(open, c)
+		}
+		a, b := open[len(open)-2].Answer.Peer, open[len(open)-1].Answer.Peer
+		if a == b || a.Port() != 43000 {
+			return fmt.Sprintf("%s: seen as %s and %s", proto, a, b)
+		}
+	}
+	for range e2etest.LongTalk {
+		for _, c := range open {
+			if err := c.Send("round"); err != nil {
+				return failure(err)
+			}
+		}
+	}
+	return "the pod's is kept, both answered"
 }
 
 func pinged(from e2etest.Place, fam e2etest.Family, to netip.Addr) string {
