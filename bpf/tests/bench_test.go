@@ -73,6 +73,36 @@ func BenchmarkNodeOut(b *testing.B) {
 	}
 }
 
+// BenchmarkMasqueradeOpens measures what the uplink's program costs the first packet of a masqueraded connection.
+func BenchmarkMasqueradeOpens(b *testing.B) {
+	if os.Geteuid() != 0 {
+		b.Skip("a network namespace and BPF need root")
+	}
+	countRuns(b)
+	fx := newFixture(b, nil)
+	shipped := mustLoad(b, loadOptions{maps: fx.maps, sizes: fixtureSizes})
+	for _, family := range families {
+		b.Run(fmt.Sprintf("IPv%d", family), func(b *testing.B) {
+			w := fx.walk(b, fx.modes[0], masquerading(podA))
+			to := client(family)
+			perRun(b, shipped.uplinkEgress, func() error {
+				return fx.do(func() error {
+					for range batch {
+						to = to.Next()
+						f := conn{proto: tcp, local: at(podA.addr(family), keptPort), remote: at(to, serverTCP)}.tx("S")
+						f.srcMAC, f.dstMAC = upl0.mac, upl0.router
+						ret, err := shipped.uplinkEgress.Run(&ebpf.RunOptions{Data: f.bytes(b), Context: &skbContext{Ifindex: uint32(w.index(upl0.name))}})
+						if err != nil || int32(ret) != pass {
+							return fmt.Errorf("verdict %d: %w", int32(ret), err)
+						}
+					}
+					return nil
+				})
+			})
+		})
+	}
+}
+
 // countRuns makes the kernel note how long programs run.
 func countRuns(b *testing.B) {
 	b.Helper()

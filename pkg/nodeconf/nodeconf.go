@@ -130,8 +130,8 @@ type Config struct {
 	Relearn   uint32
 	AntiSpoof bool
 	AdmitMark uint32 // bits or-ed into the mark of packets of admitted pods; 0: none
-	// SNATPorts are the source ports masquerading may use, at most two ranges; empty: the complement of
-	// net.ipv4.ip_local_port_range.
+	// SNATPorts are the source ports of masqueraded connections whose own port is not free, at most two ranges; empty: what
+	// net.ipv4.ip_local_port_range and the NodePorts leave.
 	SNATPorts          []PortRange
 	NonMasqueradeCIDRs []netip.Prefix
 	MapSizes           MapSizes

@@ -34,7 +34,7 @@ volatile const __u32 cfg_sk_netns = 0;
 volatile const __u32 cfg_netkit = 0;
 /* Cookie of the network namespace the datapath belongs to (SO_NETNS_COOKIE); 0 = the initial one. */
 volatile const __u64 cfg_netns_cookie = 0;
-/* Masquerade port ranges, host byte order, inclusive; the second may be empty (0, 0). */
+/* Ports for masquerade where the own one is not free, host byte order, inclusive; the second range may be (0, 0). */
 volatile const __u32 cfg_snat_min1 = 61000;
 volatile const __u32 cfg_snat_max1 = 65535;
 volatile const __u32 cfg_snat_min2 = 1024;
