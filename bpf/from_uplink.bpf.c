@@ -436,7 +436,8 @@ int sl_from_uplink(struct __sk_buff *skb)
 	/* A masqueraded connection keeps its port if it had the port before the port was published. */
 	if (unlikely(!find_hostport(p, slot, &m, now)) && !find_snat_or_plain(p, &m, false, now)) {
 		/* Not for Sluice: most of what comes for the node itself. */
-		if (!slot && !(pkt_opens(p) && endpoint_lookup(p->tuple.local)) && !node_port_moved(p->tuple.local_port))
+		if (!slot && !(pkt_opens(p) && endpoint_lookup(p->tuple.local)) &&
+		    !node_port_moved(p->tuple.local_port))
 			return SL_NEXT;
 		return slow_ctx_init(p) ? sl_upl_in_slow(skb) : SL_NEXT;
 	}

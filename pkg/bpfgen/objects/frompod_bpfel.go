@@ -40,6 +40,7 @@ const (
 	FromPodMapSlHpOutside       = "sl_hp_outside"
 	FromPodMapSlHpinScratch     = "sl_hpin_scratch"
 	FromPodMapSlNodeAddrs       = "sl_node_addrs"
+	FromPodMapSlNodeSent        = "sl_node_sent"
 	FromPodMapSlNomasqCidrs     = "sl_nomasq_cidrs"
 	FromPodMapSlNsDevices       = "sl_ns_devices"
 	FromPodMapSlParentPods      = "sl_parent_pods"
@@ -148,6 +149,7 @@ type FromPodMapSpecs struct {
 	SlHpOutside   *ebpf.MapSpec `ebpf:"sl_hp_outside"`
 	SlHpinScratch *ebpf.MapSpec `ebpf:"sl_hpin_scratch"`
 	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
+	SlNodeSent    *ebpf.MapSpec `ebpf:"sl_node_sent"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
 	SlParentPods  *ebpf.MapSpec `ebpf:"sl_parent_pods"`
@@ -232,6 +234,7 @@ type FromPodMaps struct {
 	SlHpOutside   *ebpf.Map `ebpf:"sl_hp_outside"`
 	SlHpinScratch *ebpf.Map `ebpf:"sl_hpin_scratch"`
 	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
+	SlNodeSent    *ebpf.Map `ebpf:"sl_node_sent"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
 	SlParentPods  *ebpf.Map `ebpf:"sl_parent_pods"`
@@ -269,6 +272,7 @@ func (m *FromPodMaps) Close() error {
 		m.SlHpOutside,
 		m.SlHpinScratch,
 		m.SlNodeAddrs,
+		m.SlNodeSent,
 		m.SlNomasqCidrs,
 		m.SlNsDevices,
 		m.SlParentPods,

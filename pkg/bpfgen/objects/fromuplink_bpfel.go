@@ -40,6 +40,8 @@ const (
 	FromUplinkMapSlHpOutside       = "sl_hp_outside"
 	FromUplinkMapSlLastCport       = "sl_last_cport"
 	FromUplinkMapSlNodeAddrs       = "sl_node_addrs"
+	FromUplinkMapSlNodePorts       = "sl_node_ports"
+	FromUplinkMapSlNodeSent        = "sl_node_sent"
 	FromUplinkMapSlNomasqCidrs     = "sl_nomasq_cidrs"
 	FromUplinkMapSlPktScratch      = "sl_pkt_scratch"
 	FromUplinkMapSlRsvdPorts       = "sl_rsvd_ports"
@@ -144,6 +146,8 @@ type FromUplinkMapSpecs struct {
 	SlHpOutside   *ebpf.MapSpec `ebpf:"sl_hp_outside"`
 	SlLastCport   *ebpf.MapSpec `ebpf:"sl_last_cport"`
 	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
+	SlNodePorts   *ebpf.MapSpec `ebpf:"sl_node_ports"`
+	SlNodeSent    *ebpf.MapSpec `ebpf:"sl_node_sent"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlPktScratch  *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
 	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
@@ -224,6 +228,8 @@ type FromUplinkMaps struct {
 	SlHpOutside   *ebpf.Map `ebpf:"sl_hp_outside"`
 	SlLastCport   *ebpf.Map `ebpf:"sl_last_cport"`
 	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
+	SlNodePorts   *ebpf.Map `ebpf:"sl_node_ports"`
+	SlNodeSent    *ebpf.Map `ebpf:"sl_node_sent"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlPktScratch  *ebpf.Map `ebpf:"sl_pkt_scratch"`
 	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
@@ -257,6 +263,8 @@ func (m *FromUplinkMaps) Close() error {
 		m.SlHpOutside,
 		m.SlLastCport,
 		m.SlNodeAddrs,
+		m.SlNodePorts,
+		m.SlNodeSent,
 		m.SlNomasqCidrs,
 		m.SlPktScratch,
 		m.SlRsvdPorts,

@@ -37,6 +37,7 @@ const (
 	ToPodMapSlHpAllowlist     = "sl_hp_allowlist"
 	ToPodMapSlHpinScratch     = "sl_hpin_scratch"
 	ToPodMapSlNodeAddrs       = "sl_node_addrs"
+	ToPodMapSlNodeSent        = "sl_node_sent"
 	ToPodMapSlNomasqCidrs     = "sl_nomasq_cidrs"
 	ToPodMapSlNsDevices       = "sl_ns_devices"
 	ToPodMapSlParentPods      = "sl_parent_pods"
@@ -142,6 +143,7 @@ type ToPodMapSpecs struct {
 	SlHpAllowlist *ebpf.MapSpec `ebpf:"sl_hp_allowlist"`
 	SlHpinScratch *ebpf.MapSpec `ebpf:"sl_hpin_scratch"`
 	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
+	SlNodeSent    *ebpf.MapSpec `ebpf:"sl_node_sent"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
 	SlParentPods  *ebpf.MapSpec `ebpf:"sl_parent_pods"`
@@ -223,6 +225,7 @@ type ToPodMaps struct {
 	SlHpAllowlist *ebpf.Map `ebpf:"sl_hp_allowlist"`
 	SlHpinScratch *ebpf.Map `ebpf:"sl_hpin_scratch"`
 	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
+	SlNodeSent    *ebpf.Map `ebpf:"sl_node_sent"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
 	SlParentPods  *ebpf.Map `ebpf:"sl_parent_pods"`
@@ -257,6 +260,7 @@ func (m *ToPodMaps) Close() error {
 		m.SlHpAllowlist,
 		m.SlHpinScratch,
 		m.SlNodeAddrs,
+		m.SlNodeSent,
 		m.SlNomasqCidrs,
 		m.SlNsDevices,
 		m.SlParentPods,

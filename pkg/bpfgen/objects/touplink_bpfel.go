@@ -35,6 +35,8 @@ const (
 	ToUplinkMapSlHostports       = "sl_hostports"
 	ToUplinkMapSlHpAllowlist     = "sl_hp_allowlist"
 	ToUplinkMapSlNodeAddrs       = "sl_node_addrs"
+	ToUplinkMapSlNodePorts       = "sl_node_ports"
+	ToUplinkMapSlNodeSent        = "sl_node_sent"
 	ToUplinkMapSlNomasqCidrs     = "sl_nomasq_cidrs"
 	ToUplinkMapSlPktScratch      = "sl_pkt_scratch"
 	ToUplinkMapSlRsvdPorts       = "sl_rsvd_ports"
@@ -134,6 +136,8 @@ type ToUplinkMapSpecs struct {
 	SlHostports   *ebpf.MapSpec `ebpf:"sl_hostports"`
 	SlHpAllowlist *ebpf.MapSpec `ebpf:"sl_hp_allowlist"`
 	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
+	SlNodePorts   *ebpf.MapSpec `ebpf:"sl_node_ports"`
+	SlNodeSent    *ebpf.MapSpec `ebpf:"sl_node_sent"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlPktScratch  *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
 	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
@@ -209,6 +213,8 @@ type ToUplinkMaps struct {
 	SlHostports   *ebpf.Map `ebpf:"sl_hostports"`
 	SlHpAllowlist *ebpf.Map `ebpf:"sl_hp_allowlist"`
 	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
+	SlNodePorts   *ebpf.Map `ebpf:"sl_node_ports"`
+	SlNodeSent    *ebpf.Map `ebpf:"sl_node_sent"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlPktScratch  *ebpf.Map `ebpf:"sl_pkt_scratch"`
 	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
@@ -237,6 +243,8 @@ func (m *ToUplinkMaps) Close() error {
 		m.SlHostports,
 		m.SlHpAllowlist,
 		m.SlNodeAddrs,
+		m.SlNodePorts,
+		m.SlNodeSent,
 		m.SlNomasqCidrs,
 		m.SlPktScratch,
 		m.SlRsvdPorts,
