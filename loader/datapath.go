@@ -70,10 +70,12 @@ func (d *Datapath) CheckFree(ctx context.Context, owner uint64, addrs []netip.Pr
 // node), for what owner holds. Otherwise the cost is O(before and ports).
 //
 // A key that another owner holds passes to owner atomically, for new and for running connections. It goes back to the other one
-// when owner gives it up first. On an error nothing is changed. The error wraps ErrFull when the map has no room, and
-// ErrTooManyHostPorts or ErrTooManySources for more than one attachment may have.
-func (d *Datapath) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error {
-	return hostports.New(d.tree).SetHostPorts(ctx, owner, before, ports)
+// when owner gives it up first. behind returns the other attachments of the pod, which keep what they hold or wait for: owner has
+// such a key when they have given it up. It is called where another owner has a key, so that a full node costs no ADD more.
+// On an error nothing is changed. The error wraps ErrFull when the map has no room, and ErrTooManyHostPorts or ErrTooManySources for
+// more than one attachment may have.
+func (d *Datapath) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping, behind ...func() []uint64) error {
+	return hostports.New(d.tree).SetHostPorts(ctx, owner, before, ports, behind...)
 }
 
 // RemoveHostPorts removes the hostPorts among keys that owner still holds or waits for. nil means all of them: RemoveHostPorts then
@@ -82,9 +84,10 @@ func (d *Datapath) RemoveHostPorts(ctx context.Context, owner uint64, keys []hos
 	return hostports.New(d.tree).RemoveHostPorts(ctx, owner, keys)
 }
 
-// CheckHostPorts reports whether owner still holds each of ports as it was set. The error wraps ErrDiffers.
-func (d *Datapath) CheckHostPorts(ctx context.Context, owner uint64, ports []hostport.Mapping) error {
-	return hostports.New(d.tree).CheckHostPorts(ctx, owner, ports)
+// CheckHostPorts reports whether owner still holds each of ports as it was set, or waits for one that an attachment of behind holds. The
+// error wraps ErrDiffers.
+func (d *Datapath) CheckHostPorts(ctx context.Context, owner uint64, ports []hostport.Mapping, behind ...func() []uint64) error {
+	return hostports.New(d.tree).CheckHostPorts(ctx, owner, ports, behind...)
 }
 
 // HostPorts returns the hostPorts in the order of address, protocol and port, with the sources of their allowlists and the names of the
@@ -104,9 +107,10 @@ func (d *Datapath) AllowedSourcesLimit() int {
 }
 
 // ClaimHostPorts leaves keys to the netfilter rules of owner. A key that another owner holds passes to owner, as with SetHostPorts, and
-// goes back by ReleaseHostPorts. ErrFull: the map has no room. No other owner has the key then, and some keys may not be claimed.
-func (d *Datapath) ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
-	return hostports.New(d.tree).ClaimHostPorts(ctx, owner, keys)
+// goes back by ReleaseHostPorts. behind is that of SetHostPorts. ErrFull: the map has no room. No other owner has the key then, and some
+// keys may not be claimed.
+func (d *Datapath) ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key, behind ...func() []uint64) error {
+	return hostports.New(d.tree).ClaimHostPorts(ctx, owner, keys, behind...)
 }
 
 // ReleaseHostPorts takes back what ClaimHostPorts did for keys, with nil for all of owner. The last who waits for a key has it again.

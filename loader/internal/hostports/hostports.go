@@ -70,9 +70,11 @@ func (hp Ports) AllowedSourcesLimit() int { return hp.Config.AllowedSourcesPerAt
 // node), for what owner holds. Otherwise the cost is O(before and ports).
 //
 // A key that another owner holds passes to owner atomically, for new and for running connections. It goes back to the other one
-// when owner gives it up first. On an error nothing is changed. The error wraps ErrFull when the map has no room, and
-// ErrTooManyHostPorts or ErrTooManySources for more than one attachment may have.
-func (hp Ports) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error {
+// when owner gives it up first. behind returns the other attachments of the pod, which keep what they hold or wait for: owner has
+// such a key when they have given it up. It is called where another owner has a key, so that a full node costs no ADD more.
+// On an error nothing is changed. The error wraps ErrFull when the map has no room, and ErrTooManyHostPorts or ErrTooManySources for
+// more than one attachment may have.
+func (hp Ports) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping, behind ...func() []uint64) error {
 	if limit := hp.HostPortLimit(); len(ports) > limit {
 		return fmt.Errorf("%w: %d, at most %d", ErrTooManyHostPorts, len(ports), limit)
 	}
@@ -88,16 +90,16 @@ func (hp Ports) SetHostPorts(ctx context.Context, owner uint64, before []hostpor
 	if err != nil {
 		return err
 	}
-	return hp.SetLocked(ctx, m, owner, before, ports)
+	return hp.SetLocked(ctx, m, owner, before, ports, behind...)
 }
 
 // SetLocked is SetHostPorts under the writers' lock.
-func (hp Ports) SetLocked(ctx context.Context, m Map, owner uint64, before []hostport.Key, ports []hostport.Mapping) (err error) {
+func (hp Ports) SetLocked(ctx context.Context, m Map, owner uint64, before []hostport.Key, ports []hostport.Mapping, behind ...func() []uint64) (err error) {
 	want, err := indexByKey(ports)
 	if err != nil {
 		return err
 	}
-	c, err := hp.changePorts(m)
+	c, err := hp.changePorts(m, behind...)
 	if err != nil {
 		return err
 	}
@@ -217,10 +219,11 @@ func (hp Ports) RemoveHostPorts(ctx context.Context, owner uint64, keys []hostpo
 }
 
 // ClaimHostPorts leaves keys to the netfilter rules of owner. A key that another owner holds passes to owner, as with SetHostPorts, and
-// goes back by ReleaseHostPorts. ErrFull: the map has no room. No other owner has the key then, and some keys may not be claimed.
-func (hp Ports) ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
+// goes back by ReleaseHostPorts. behind is that of SetHostPorts. ErrFull: the map has no room. No other owner has the key then, and some
+// keys may not be claimed.
+func (hp Ports) ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key, behind ...func() []uint64) error {
 	return pintree.WithMapIfLoaded(ctx, hp.Tree, hp.HostPortMap, func(m hostport.Map) (err error) {
-		c, err := hp.changePorts(m)
+		c, err := hp.changePorts(m, behind...)
 		if err != nil {
 			return err
 		}
@@ -297,8 +300,9 @@ func (c *portChange) putAllowlist(e hostport.Entry) error {
 	return nil
 }
 
-// CheckHostPorts reports whether owner still holds each of ports as it was set. The error wraps ErrDiffers.
-func (hp Ports) CheckHostPorts(_ context.Context, owner uint64, ports []hostport.Mapping) error {
+// CheckHostPorts reports whether owner still holds each of ports as it was set, or waits for one that an attachment of behind holds. The
+// error wraps ErrDiffers.
+func (hp Ports) CheckHostPorts(_ context.Context, owner uint64, ports []hostport.Mapping, behind ...func() []uint64) error {
 	m, err := hp.HostPortMap()
 	if err != nil {
 		return err
@@ -306,6 +310,9 @@ func (hp Ports) CheckHostPorts(_ context.Context, owner uint64, ports []hostport
 	errs := []error{attach.New(hp.Tree).CheckSockets()}
 	for _, p := range ports {
 		got, ok, err := m.Get(p.Key.Unmap())
+		if err == nil && ok && got.Owner != owner {
+			got, err = hp.waiterBehind(got, owner, behind)
+		}
 		want, werr := newEntry(p, owner, got.Generation)
 		switch {
 		case err != nil:
@@ -328,6 +335,18 @@ func (hp Ports) CheckHostPorts(_ context.Context, owner uint64, ports []hostport
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// waiterBehind returns the entry by which owner waits for what an attachment of behind holds, or the holder's.
+func (hp Ports) waiterBehind(holder hostport.Entry, owner uint64, behind []func() []uint64) (hostport.Entry, error) {
+	if !slices.Contains(ownersOf(behind), holder.Owner) {
+		return holder, nil
+	}
+	waiting, err := hp.waitlist()
+	if i := indexOf(waiting.All, holder.Key, owner); i >= 0 {
+		return waiting.All[i].Entry, nil
+	}
+	return holder, err
 }
 
 // checkAllowlist looks whether the list of e's sources is whole.

@@ -94,19 +94,37 @@ func (w *waiter) UnmarshalJSON(raw []byte) error {
 
 // portChange is a change of the hostPorts under the writers' lock.
 //
-// The waiting list is a file, the latest waiter last. After a kill between file and map it may have an entry that is in the map too.
-// The next change of its owner repairs that.
+// The waiting list is a file, the one that comes next last. After a kill between file and map it may have an entry that is in the map
+// too. The next change of its owner repairs that.
 type portChange struct {
 	d       Ports
 	m       Map
+	behind  []func() []uint64 // the owners that keep what they have
 	waiting pintree.JSONList[waiter]
 	gone    []hostport.Entry // replaced or removed
 }
 
 // changePorts begins a change.
-func (hp Ports) changePorts(m Map) (*portChange, error) {
-	waiting, err := pintree.ReadList(hp.Tree, hp.Paths.Waiting, "ports taken over", waiter.equal)
-	return &portChange{d: hp, m: m, waiting: waiting}, err
+func (hp Ports) changePorts(m Map, behind ...func() []uint64) (*portChange, error) {
+	waiting, err := hp.waitlist()
+	return &portChange{d: hp, m: m, behind: behind, waiting: waiting}, err
+}
+
+func (hp Ports) waitlist() (pintree.JSONList[waiter], error) {
+	return pintree.ReadList(hp.Tree, hp.Paths.Waiting, "ports taken over", waiter.equal)
+}
+
+// ownersOf calls the functions.
+func ownersOf(behind []func() []uint64) (owners []uint64) {
+	for _, f := range behind {
+		owners = append(owners, f()...)
+	}
+	return owners
+}
+
+// indexOf returns the place of the first of these owners who waits for a key, -1 for none.
+func indexOf(list []waiter, k hostport.Key, owners ...uint64) int {
+	return slices.IndexFunc(list, func(w waiter) bool { return w.Key == k && slices.Contains(owners, w.Owner) })
 }
 
 // forget removes the waiters that drop accepts.
@@ -134,6 +152,9 @@ func (c *portChange) put(e hostport.Entry, rb *rollback.Stack) error {
 		return nil
 	}
 	if had && old.Owner != e.Owner {
+		if waits, err := c.waitBehind(old, e); waits || err != nil {
+			return err
+		}
 		if err := c.waiting.Set(append(slices.Clone(c.waiting.All), waiter{old})); err != nil {
 			return err
 		}
@@ -151,6 +172,23 @@ func (c *portChange) put(e hostport.Entry, rb *rollback.Stack) error {
 		c.gone = append(c.gone, old)
 	}
 	return nil
+}
+
+// waitBehind puts e on the waiting list if an attachment of behind has its key, or waits for it: it comes after the last of those, as a
+// netfilter rule does that is below theirs. A holder whose device has gone keeps nothing.
+func (c *portChange) waitBehind(holder, e hostport.Entry) (bool, error) {
+	owners := ownersOf(c.behind)
+	place := indexOf(c.waiting.All, e.Key, owners...)
+	if place < 0 {
+		if !slices.Contains(owners, holder.Owner) {
+			return false, nil
+		}
+		if alive, err := c.d.alive(holder); !alive || err != nil {
+			return false, err
+		}
+		place = len(c.waiting.All)
+	}
+	return true, c.waiting.Set(slices.Insert(slices.Clone(c.waiting.All), place, waiter{e}))
 }
 
 // withdraw removes e from the map: the last who waits for its key has it again.
@@ -181,11 +219,9 @@ func (c *portChange) nextWaiter(k hostport.Key, leaving uint64) (next *hostport.
 		if w.Key != k || w.Owner == leaving {
 			continue
 		}
-		alive := w.IsClaim() // it has no endpoint: GC removes it when its attachment has gone
-		if !alive {
-			if alive, err = c.d.ownerAlive(w.Owner, w.PodIP); err != nil {
-				return nil, nil, err
-			}
+		alive, err := c.d.alive(w.Entry)
+		if err != nil {
+			return nil, nil, err
 		}
 		rest = slices.Delete(rest, i, i+1)
 		if alive {
@@ -196,17 +232,21 @@ func (c *portChange) nextWaiter(k hostport.Key, leaving uint64) (next *hostport.
 	return nil, rest, nil
 }
 
-// ownerAlive reports whether owner has its address still, on a device that exists.
-func (hp Ports) ownerAlive(owner uint64, addr netip.Addr) (bool, error) {
+// alive reports whether the owner of e has its address still, on a device that exists. A claim has no endpoint: GC removes it when its
+// attachment has gone.
+func (hp Ports) alive(e hostport.Entry) (bool, error) {
+	if e.IsClaim() {
+		return true, nil
+	}
 	eps, err := hp.EndpointMaps()
 	if err != nil {
 		return false, err
 	}
-	ep, ok, err := eps.Addrs.Get(addr)
+	ep, ok, err := eps.Addrs.Get(e.PodIP)
 	if err != nil {
-		return false, fmt.Errorf("endpoint %s: %w", addr, err)
+		return false, fmt.Errorf("endpoint %s: %w", e.PodIP, err)
 	}
-	if !ok || ep.Owner != owner {
+	if !ok || ep.Owner != e.Owner {
 		return false, nil
 	}
 	a := attach.NewAttacher(hp.Tree, "")

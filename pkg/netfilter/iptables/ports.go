@@ -72,22 +72,65 @@ func (t *Tables) planPorts(p netfilter.Ports, mappings []netfilter.Mapping, v6 b
 	for _, r := range dnatRules(p, mappings) {
 		s.add("-A %s %s", own, r)
 	}
-	// The last ADD of a port wins, and a port of one address wins over a port of
-	// all: entries with an address are put first, the others behind those.
-	place := 1
-	for _, r := range have.chains[chainDNAT] {
-		if !slices.Contains(stale, r) && !containsAll(r, []string{"-j " + second}) && strings.Contains(" "+r, " -d ") {
-			place++
-		}
-	}
-	for _, e := range entryRules(p, mappings, v6, own) {
-		at := place
-		if e.specific {
-			at, place = 1, place+1
-		}
-		s.add("-I %s %d %s", chainDNAT, at, e.rule)
-	}
+	gone := slices.Concat(stale, have.find(chainDNAT, "-j "+second))
+	s.insertEntries(have.chains[chainDNAT], gone, entryRules(p, mappings, v6, own), siblingJumps(p.Spare))
 	return s, nil
+}
+
+// siblingJumps are how the rules end that lead to the chains of the container's other
+// attachments.
+func siblingJumps(spare []netfilter.Held) (out []string) {
+	for _, h := range spare {
+		out = append(out, "-j "+dnatChain(h.Ref), "-j "+secondDNATChain(h.Ref))
+	}
+	return out
+}
+
+// insertEntries puts the entries into the shared chain, from which the rules that are
+// gone have been taken. The last ADD of a port wins, and a port of one address wins
+// over a port of all: entries with an address are put first, the others behind those.
+// An entry goes behind those of siblings that have a port of it, as in upstream's
+// chain, which grows at its end. So the first attachment of a container keeps a port.
+// A repeated ADD of that one does not change it: only what was before the first rule
+// that is gone counts.
+func (s *script) insertEntries(chain, gone []string, entries []entry, siblings []string) {
+	var now, before []string
+	for i, r := range chain {
+		if slices.Contains(gone, r) {
+			continue
+		}
+		now = append(now, r)
+		if len(now) == i+1 && slices.ContainsFunc(siblings, func(jump string) bool { return containsAll(r, []string{jump}) }) {
+			before = append(before, r)
+		}
+	}
+	for _, e := range entries {
+		place := 0
+		for i, r := range now {
+			specific := strings.Contains(" "+r, " -d ")
+			if specific && !e.specific || slices.Contains(before, r) && sharePort(r, e.rule) {
+				place = i + 1
+			}
+		}
+		s.add("-I %s %d %s", chainDNAT, place+1, e.rule)
+		now = slices.Insert(now, place, e.rule)
+	}
+}
+
+// sharePort reports that two entries are for a port of the same protocol and address.
+func sharePort(a, b string) bool {
+	value := func(rule, option string) string {
+		w := words(rule)
+		if i := slices.Index(w, option); i >= 0 && i+1 < len(w) {
+			return w[i+1]
+		}
+		return ""
+	}
+	if value(a, "-p") != value(b, "-p") || value(a, "-d") != value(b, "-d") {
+		return false
+	}
+	of := strings.Split(value(b, "--dports"), ",")
+	return slices.ContainsFunc(strings.Split(value(a, "--dports"), ","), func(port string) bool { return slices.Contains(of, port) })
 }
 
 // planMark makes the chains that mark what has to be masqueraded, and that do

@@ -38,12 +38,13 @@ func (n *Tables) AddPorts(ctx context.Context, p netfilter.Ports) error {
 	defer unlock()
 	return n.edit(ctx, portTables(), func(have list) script {
 		s := script{}
-		for _, r := range portRules(have, netfilter.Held{Ref: p.Ref, Mappings: slices.Concat(p.Mappings, p.Before), Spare: spareOthers(p)}) {
+		gone := portRules(have, netfilter.Held{Ref: p.Ref, Mappings: slices.Concat(p.Mappings, p.Before), Spare: spareOthers(p)})
+		for _, r := range gone {
 			s.drop(r)
 		}
 		for _, v6 := range []bool{false, true} {
 			if m := netfilter.OfFamily(p.Mappings, v6); len(m) > 0 {
-				planPorts(&s, p, m, v6)
+				planPorts(&s, p, m, v6, func(m netfilter.Mapping) int { return keptBy(have, p, m, gone) })
 			}
 		}
 		return s
@@ -52,8 +53,9 @@ func (n *Tables) AddPorts(ctx context.Context, p netfilter.Ports) error {
 
 // planPorts writes the shared chains and the attachment's rules. Conditions
 // are part of a mapping's own rule: in the shared chains, where upstream
-// has them, they would be those of all attachments.
-func planPorts(s *script, p netfilter.Ports, mappings []netfilter.Mapping, v6 bool) {
+// has them, they would be those of all attachments. behind returns the handle of the
+// rule that a mapping's rule has to follow, 0 for none.
+func planPorts(s *script, p netfilter.Ports, mappings []netfilter.Mapping, v6 bool, behind func(netfilter.Mapping) int) {
 	family := familyName(v6)
 	s.table(family, portTable, "CNI portmap plugin")
 	s.add("add chain %s %s %s", family, portTable, chainHostPorts)
@@ -68,9 +70,35 @@ func planPorts(s *script, p netfilter.Ports, mappings []netfilter.Mapping, v6 bo
 	// Each rule is put first: the last ADD of a port wins.
 	for _, m := range slices.Backward(mappings) {
 		for _, r := range mappingRules(p, m) {
-			s.add("insert rule %s %s %s %s comment %q", family, portTable, r.chain, r.rule, p.Ref.ContainerID)
+			place := fmt.Sprintf("insert rule %s %s %s", family, portTable, r.chain)
+			if handle := behind(m); handle != 0 && r.chain != chainMasquerading {
+				place = fmt.Sprintf("add rule %s %s %s handle %d", family, portTable, r.chain, handle)
+			}
+			s.add("%s %s comment %q", place, r.rule, p.Ref.ContainerID)
 		}
 	}
+}
+
+// keptBy returns the handle of the last rule by which the container's other
+// attachments have the mapping's port, 0 for none: the first attachment keeps it, as
+// with upstream's rules, which are appended. A repeated ADD of that one changes
+// nothing: what comes behind a rule that is gone does not count.
+func keptBy(have list, p netfilter.Ports, m netfilter.Mapping, gone []rule) (handle int) {
+	chain := chainHostPorts
+	if !m.HostIP.IsUnspecified() {
+		chain = chainHostIPPorts
+	}
+	for _, r := range have.rules(chain) {
+		if slices.ContainsFunc(gone, func(g rule) bool { return g.Handle == r.Handle && g.Family == r.Family && r.isFor(m) }) {
+			break
+		}
+		if r.Comment == p.Ref.ContainerID && slices.ContainsFunc(netfilter.SpareMappings(p.Spare, ""), func(o netfilter.Mapping) bool {
+			return o.HostIP == m.HostIP && o.Proto == m.Proto && o.HostPort == m.HostPort && r.isFor(o)
+		}) {
+			handle = r.Handle
+		}
+	}
+	return handle
 }
 
 // placedRule is a rule and the chain that it goes into.

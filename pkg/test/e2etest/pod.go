@@ -46,6 +46,40 @@ func (w *World) AddPod(rt *netlab.Runtime, name string, ports ...PortMapping) *P
 	return p
 }
 
+// Join attaches a pod to a second network, as Multus and podman do: the same container,
+// another interface. What is sent from the addresses of that one leaves by it, if the
+// network has a bridge.
+func (w *World) Join(p *Pod, rt *netlab.Runtime, ifname string, ports ...PortMapping) *Pod {
+	w.T.Helper()
+	second := &Pod{Pod: p.Pod, T: w.T, Runtime: rt, Attachment: p.Attachment}
+	second.Attachment.IfName, second.Attachment.Capabilities = ifname, nil
+	if len(ports) > 0 {
+		second.Attachment.Capabilities = map[string]any{"portMappings": ports}
+	}
+	second.MustAdd()
+	for _, ip := range second.Result.IPs {
+		if !strings.HasPrefix(ifname, "net") || second.Result.Interfaces[0].Sandbox != "" {
+			continue
+		}
+		family := "-4"
+		if ip.Address.IP.To4() == nil {
+			family = "-6"
+		}
+		table := "10" + strings.TrimPrefix(ifname, "net")
+		MustRun(w.T, p, "ip "+family+" rule add from "+ip.Address.IP.String()+" table "+table)
+		MustRun(w.T, p, "ip "+family+" route add default via "+ip.Gateway.String()+" dev "+ifname+" table "+table)
+	}
+	return second
+}
+
+// ServeOwn is Serve at port 80 of the attachment's own addresses.
+func ServeOwn(t testing.TB, p *Pod, name string) {
+	t.Helper()
+	for suffix, addr := range map[string]netip.Addr{"4": p.IP4, "6": p.IP6} {
+		ServeFamily(t, p, suffix, name, At(addr, 80))
+	}
+}
+
 // TryAdd runs ADD, and fills in Result, IP4 and IP6.
 func (p *Pod) TryAdd() error {
 	ctx, cancel := context.WithTimeout(context.Background(), VerbTimeout)

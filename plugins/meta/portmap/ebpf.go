@@ -99,7 +99,7 @@ func (j *ebpfJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 	rb.Push("host ports", func(ctx context.Context) error {
 		return j.dp.RemoveHostPorts(ctx, owner, j.keys())
 	})
-	return cnierr.Wrap(cnierr.CodeKernel, j.dp.SetHostPorts(ctx, owner, j.before, j.ports), "publish host ports")
+	return cnierr.Wrap(cnierr.CodeKernel, j.dp.SetHostPorts(ctx, owner, j.before, j.ports, siblings(j.b.Records, j.ep.Ref)), "publish host ports")
 }
 
 // held is what the record says of the endpoint. Nothing is known without ports of a record.
@@ -141,7 +141,7 @@ func (b ebpf) Check(ctx context.Context, a *cniskel.Args, r request) error {
 	return b.Opener.Check(ctx, a, "host ports are not published", func(dp Datapath) error {
 		err := errors.Join(
 			dp.CheckEndpoint(ctx, ep, loader.FeaturePublish),
-			dp.CheckHostPorts(ctx, r.ref.Owner(), ports))
+			dp.CheckHostPorts(ctx, r.ref.Owner(), ports, siblings(b.Records, r.ref)))
 		return cnierr.Wrap(cnierr.CodeCheck, err, "host ports differ from the configuration")
 	})
 }

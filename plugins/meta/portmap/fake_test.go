@@ -39,7 +39,7 @@ func (*fakeDatapath) HostPortLimit() int { return nodeconf.DefaultHostPortsPerAt
 
 func (*fakeDatapath) AllowedSourcesLimit() int { return nodeconf.DefaultAllowedSourcesPerAttachment }
 
-func (d *fakeDatapath) SetHostPorts(_ context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error {
+func (d *fakeDatapath) SetHostPorts(_ context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping, _ ...func() []uint64) error {
 	maps.DeleteFunc(d.ports, func(k hostport.Key, p fakePort) bool {
 		return p.owner == owner && (before == nil || slices.Contains(before, k))
 	})
@@ -59,7 +59,7 @@ func (d *fakeDatapath) RemoveHostPorts(_ context.Context, owner uint64, keys []h
 	return nil
 }
 
-func (d *fakeDatapath) ClaimHostPorts(_ context.Context, owner uint64, keys []hostport.Key) error {
+func (d *fakeDatapath) ClaimHostPorts(_ context.Context, owner uint64, keys []hostport.Key, _ ...func() []uint64) error {
 	for _, k := range keys {
 		d.ports[k] = fakePort{hostport.NewClaim(k, owner, 1).Mapping, owner}
 	}
@@ -70,7 +70,7 @@ func (d *fakeDatapath) ReleaseHostPorts(ctx context.Context, owner uint64, keys 
 	return d.RemoveHostPorts(ctx, owner, keys)
 }
 
-func (d *fakeDatapath) CheckHostPorts(_ context.Context, owner uint64, ports []hostport.Mapping) error {
+func (d *fakeDatapath) CheckHostPorts(_ context.Context, owner uint64, ports []hostport.Mapping, _ ...func() []uint64) error {
 	for _, p := range ports {
 		if have, ok := d.ports[p.Key]; !ok || have.owner != owner || !reflect.DeepEqual(have.Mapping, p) {
 			return fmt.Errorf("%w: %s", loader.ErrDiffers, p.Key)

@@ -24,15 +24,16 @@ import (
 // Name is the plugin's type, and its section in an attachment record.
 const Name = "portmap"
 
-// Ports is the part of the datapath that publishes ports.
+// Ports is the part of the datapath that publishes ports. behind returns the owners of the container's other attachments, and is called
+// where another owner has a port.
 type Ports interface {
 	HostPortLimit() int
 	AllowedSourcesLimit() int
-	SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping) error
+	SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping, behind ...func() []uint64) error
 	RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error
-	ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error
+	ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key, behind ...func() []uint64) error
 	ReleaseHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error
-	CheckHostPorts(ctx context.Context, owner uint64, ports []hostport.Mapping) error
+	CheckHostPorts(ctx context.Context, owner uint64, ports []hostport.Mapping, behind ...func() []uint64) error
 }
 
 // Datapath is what the plugin needs of *loader.Datapath.

@@ -73,6 +73,21 @@ func (p *plugin) recordedPorts(ref attachments.ID) recordedPorts {
 	return recordedPorts{keys: s.Ports, addrs: s.Addrs}
 }
 
+// siblings returns the owners of the container's other attachments with ports. Multus gives the ports of a pod to each network that has the
+// capability, and podman to each that a container joins. With upstream's rules, which are appended, the first attachment has a port until
+// it goes. Records that cannot be read are left out: the port then goes to the last ADD.
+func siblings(records *attachments.Dir, ref attachments.ID) func() []uint64 {
+	return func() (owners []uint64) {
+		of, _ := records.ListOf(ref.ContainerID)
+		for _, r := range of {
+			if _, ok := r.Plugins[Name]; ok && r.ID != ref {
+				owners = append(owners, r.Owner())
+			}
+		}
+		return owners
+	}
+}
+
 // with returns the section with the ports that eBPF has of an earlier ADD. SetHostPorts takes out only what it is told of. The tables
 // find what they have by their rules.
 func (s section) with(before recordedPorts) section {

@@ -124,8 +124,10 @@ func (j *tablesJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 	if err := j.claim(ctx); err != nil {
 		return err
 	}
+	kept := netfilter.SpareMappings(j.ports.Spare, "") // by the container's other attachments
 	dropFlows(j.args, j.ports.Mappings, func(m netfilter.Mapping, f rtnl.Flow) bool {
-		return m.Proto != unix.IPPROTO_TCP && f.ReplySrc != netip.AddrPortFrom(m.PodIP, m.PodPort)
+		return m.Proto != unix.IPPROTO_TCP && f.ReplySrc != netip.AddrPortFrom(m.PodIP, m.PodPort) &&
+			!slices.ContainsFunc(kept, func(o netfilter.Mapping) bool { return f.ReplySrc == netip.AddrPortFrom(o.PodIP, o.PodPort) })
 	})
 	if j.localnet == "" {
 		return nil
@@ -153,7 +155,7 @@ func mappingKeys(mappings []netfilter.Mapping) []hostport.Key {
 func (j *tablesJob) claim(ctx context.Context) error {
 	now := j.keys()
 	err := j.Existing(ctx, j.args, func(dp Datapath) error {
-		if err := dp.ClaimHostPorts(ctx, j.ports.Ref.Owner(), now); err != nil {
+		if err := dp.ClaimHostPorts(ctx, j.ports.Ref.Owner(), now, siblings(j.Records, j.ports.Ref)); err != nil {
 			return err
 		}
 		before := slices.DeleteFunc(mappingKeys(j.ports.Before), func(k hostport.Key) bool { return slices.Contains(now, k) })

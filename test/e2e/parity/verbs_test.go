@@ -126,6 +126,7 @@ func lives() parityCase {
 				p := s.AddPod(rt, "settle"+fam.Suffix, onBoth(8080, anyIP)...)
 				p.MustDel()
 			}
+			s.AddPod(s.runtime(e2etest.Net1()), "settle").MustDel()
 			e2etest.Serve(s.T, s.Client(), "client", ":9000")
 		},
 		then: []behaviour{
@@ -146,6 +147,24 @@ func lives() parityCase {
 				old.MustDel()
 				return s.reach(s.Client(), fam, e2etest.At(fam.Node(s.Client()), 8080))
 			}},
+			{name: "a hostPort that two networks of one container ask for", observe: func(s *stage, fam e2etest.Family) string {
+				first, second := s.joined(fam)
+				defer first.MustDel()
+				defer second.MustDel()
+				return s.reach(s.Client(), fam, e2etest.At(fam.Node(s.Client()), 8080))
+			}},
+			{name: "the same, after DEL of the first network", observe: func(s *stage, fam e2etest.Family) string {
+				first, second := s.joined(fam)
+				defer second.MustDel()
+				first.MustDel()
+				return s.reach(s.Client(), fam, e2etest.At(fam.Node(s.Client()), 8080))
+			}},
+			once("the same, CHECK of the two", func(s *stage) string {
+				first, second := s.joined(e2etest.Families()[0])
+				defer first.MustDel()
+				defer second.MustDel()
+				return said("CHECK", first.Check()) + ", " + said("CHECK", second.Check())
+			}),
 			{name: "a UDP client that never stops, its pod replaced", observe: udpMoves},
 			once("DEL twice", func(s *stage) string {
 				p := s.life(e2etest.Families()[0], "twice", onBoth(8080, anyIP)...)
@@ -176,6 +195,19 @@ func (s *stage) life(fam e2etest.Family, name string, ports ...e2etest.PortMappi
 	p := s.AddPod(s.runtime(e2etest.Net0()), fmt.Sprintf("%s%s-%d", name, fam.Suffix, s.tries.Add(1)), ports...)
 	e2etest.Serve(s.T, p, name, ":80")
 	return p
+}
+
+// joined attaches a pod to two networks as Multus does: both get the pod's ports.
+func (s *stage) joined(fam e2etest.Family) (first, second *e2etest.Pod) {
+	s.T.Helper()
+	ports := onBoth(8080, anyIP)
+	first = s.AddPod(s.runtime(e2etest.Net0()), fmt.Sprintf("two%s-%d", fam.Suffix, s.tries.Add(1)), ports...)
+	e2etest.ServeOwn(s.T, first, "first")
+	n := e2etest.Net1()
+	n.IPAM = e2etest.Attributes{"routes": []any{}}
+	second = s.Join(first, s.runtime(n), "net1", ports...)
+	e2etest.ServeOwn(s.T, second, "second")
+	return first, second
 }
 
 func udpMoves(s *stage, fam e2etest.Family) string {
