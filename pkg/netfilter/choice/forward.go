@@ -24,8 +24,10 @@ import (
 // the packets of such pods come in, with "+" at its end all that begin so, and empty
 // the devices of earlier calls. It returns what is left for the administrator: the chains of nftables are a third party's. It is
 // for verbs: nothing is started where no chain's policy is to drop, and elsewhere at
-// most once in lookEvery for a device, for all callers.
+// most once in lookEvery for a device, for all callers. An administrator's CNI-ADMIN
+// is called from then on.
 func (n *Node) Admit(ctx context.Context, from string) []string {
+	n.callDefaultAdmin(ctx)
 	if n.env.Mark == 0 || !n.mayDrop() || !n.due(lookFile+from, lookEvery) {
 		return nil
 	}

@@ -164,7 +164,7 @@ func (t *Tables) CheckFirewall(ctx context.Context, f netfilter.Firewall) error 
 		missing := func(chain, rule string) {
 			errs = append(errs, fmt.Errorf("%w: missing in %s: %s", netfilter.ErrDiffers, chain, rule))
 		}
-		jumps := [][2]string{{"FORWARD", chainForward}, {chainForward, f.AdminChainName()}}
+		jumps := adminJumps(f.AdminChainName())
 		if f.Isolates() {
 			jumps = append(jumps, [2]string{"FORWARD", chainStage1})
 			for _, r := range isolationRules(f) {

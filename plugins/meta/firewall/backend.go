@@ -46,7 +46,7 @@ type section struct {
 	Backend string       `json:"backend"`
 	Addrs   []netip.Addr `json:"addrs,omitempty"`
 	// Bridge is isolated for the attachment; IsolatedBy are the tables that do
-	// it when the backend has none.
+	// it, and call the admin chain, when the backend has none.
 	Bridge     string `json:"bridge,omitempty"`
 	IsolatedBy string `json:"isolatedBy,omitempty"`
 	Zone       string `json:"zone,omitempty"` // of firewalld

@@ -19,6 +19,10 @@ type Netfilter interface {
 	// drop. They come in by the device; empty stands for all devices of pods before.
 	// It says now and then what an administrator has to do.
 	Admit(ctx context.Context, from string) []string
+	// CallAdmin has FORWARD of iptables call the administrator's chain first. CheckAdmin
+	// misses that.
+	CallAdmin(ctx context.Context, f netfilter.Firewall) error
+	CheckAdmin(ctx context.Context, f netfilter.Firewall) error
 }
 
 func (p *plugin) chooser() backend.Chooser[Backend, Netfilter] {
@@ -41,12 +45,19 @@ func (p *plugin) prepare(ctx context.Context, a *cniskel.Args, r request) (Backe
 		func(why error) (Backend, error) { return p.fallback(ctx, a, r.conf, why) })
 }
 
-// choose returns the backend that is wanted: eBPF for auto.
+// choose returns the backend that is wanted. For auto that is eBPF, but firewalld where
+// it runs and the configuration names a zone: only firewalld can do what the zone says.
 func (p *plugin) choose(ctx context.Context, a *cniskel.Args, conf *Conf) (Backend, error) {
+	if chain := conf.IptablesAdminChainName; chain != "" && p.Netfilter == nil {
+		return nil, cnierr.Unsupported("iptablesAdminChainName", chain, "only ebpf is built in, and a chain of iptables needs iptables")
+	}
 	c := p.chooser()
 	wanted, err := c.Wanted(a, conf.Backend)
 	if err != nil {
 		return nil, err
+	}
+	if wanted == backend.Auto && conf.FirewalldZone != "" && p.Netfilter != nil && (zones{Deps: p.Deps}).Usable(ctx) == nil {
+		wanted = netfilter.NameFirewalld
 	}
 	if backend.TriesEBPF(wanted) {
 		return c.EBPF, nil
@@ -79,5 +90,5 @@ func (p *plugin) withoutEBPF(ctx context.Context, a *cniskel.Args, conf *Conf, n
 			return nil, netfilter.CNIError(err, cnierr.CodeNoDatapath, "the firewalld backend cannot run on this node")
 		}
 	}
-	return p.chooser().Select(ctx, a, name)
+	return p.chooser().Select(ctx, a, conf.tables(name))
 }

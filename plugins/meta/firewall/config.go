@@ -19,9 +19,9 @@ import (
 
 //go:generate go run ../../../pkg/jsonobj/gen
 
-// Conf is the plugin's configuration, keys as the upstream plugin has them.
-// IptablesAdminChainName and FirewalldZone only mean something to netfilter
-// backends; the eBPF one accepts them so that a configuration need not change.
+// Conf is the plugin's configuration, keys as the upstream plugin has them. Every
+// backend calls the chain of IptablesAdminChainName. FirewalldZone chooses firewalld
+// where it runs, unless the configuration or the node names another backend.
 //
 //jsonobj:object
 type Conf struct {
@@ -82,6 +82,15 @@ func policyError(err error) error {
 		return cnierr.Config(e.Key, e.Value, e.Why)
 	}
 	return err
+}
+
+// tables is the name of the tables to select. A named admin chain is one of iptables:
+// the administrator's rules are there, whatever else the node uses.
+func (c *Conf) tables(name string) string {
+	if name == backend.Auto && c.IptablesAdminChainName != "" {
+		return netfilter.NameIPTables
+	}
+	return name
 }
 
 // isolates reports whether the ingressPolicy keeps pods apart.

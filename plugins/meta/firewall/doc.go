@@ -12,6 +12,7 @@
 //	requested    firewall.go  the addresses of this pod
 //	admit        firewall.go  write the record, apply the job, complete the record
 //	  prepare    choose.go    which backend admits the pod; prepare the job
+//	             ebpf.go      have FORWARD call the admin chain, if one is named
 //	  Apply      ebpf.go      the admit feature of the endpoint
 //	             tables.go    rules, or a source of firewalld's zone
 //

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
@@ -35,7 +36,13 @@ func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, err
 		return nil, err
 	}
 	job := &ebpfJob{dp, ep, b.Records.List}
-	if err := job.checkFree(ctx); err != nil {
+	err = job.checkFree(ctx)
+	if err == nil {
+		err = b.admin(a, r, func(node Netfilter, f netfilter.Firewall) error {
+			return netfilter.CNIError(node.CallAdmin(ctx, f), cnierr.CodeNoDatapath, "iptablesAdminChainName %q: iptables cannot call the chain", f.AdminChain)
+		})
+	}
+	if err != nil {
 		return nil, errors.Join(err, dp.Close())
 	}
 	if ep.HostIfindex != 0 {
@@ -71,6 +78,20 @@ func (b ebpf) admitMarked(ctx context.Context, a *cniskel.Args, from string) {
 	for _, text := range node.Admit(ctx, from) {
 		a.Log.Warn(text)
 	}
+}
+
+// admin calls do if the configuration names an admin chain. Admission by eBPF leaves
+// the FORWARD hook in its place, so the chain's rules hold there for the first packet
+// of every connection and for one every relearnSeconds.
+func (b ebpf) admin(a *cniskel.Args, r request, do func(Netfilter, netfilter.Firewall) error) error {
+	if r.conf.IptablesAdminChainName == "" || b.Netfilter == nil { // choose has refused the latter
+		return nil
+	}
+	node, err := b.Netfilter(a)
+	if err != nil {
+		return err
+	}
+	return do(node, netfilter.Firewall{Ref: r.ref, Addrs: r.addrs, AdminChain: r.conf.IptablesAdminChainName})
 }
 
 func (b ebpf) resolve(ctx context.Context, a *cniskel.Args, r request) (loader.Endpoint, error) {
@@ -141,9 +162,15 @@ func (b ebpf) Check(ctx context.Context, a *cniskel.Args, r request) error {
 	if err != nil {
 		return backend.ResolveError(err, a.IfName, cnierr.CodeCheck)
 	}
+	const differs = "the admission of %s differs from the configuration"
+	err = b.admin(a, r, func(node Netfilter, f netfilter.Firewall) error {
+		return netfilter.CNIError(node.CheckAdmin(ctx, f), cnierr.CodeNoDatapath, differs, a.IfName)
+	})
+	if err != nil {
+		return err
+	}
 	return b.Opener.Check(ctx, a, "the pod is not admitted", func(dp Datapath) error {
-		return cnierr.Wrap(cnierr.CodeCheck, dp.CheckEndpoint(ctx, ep, loader.FeatureAdmit),
-			"the admission of %s differs from the configuration", a.IfName)
+		return cnierr.Wrap(cnierr.CodeCheck, dp.CheckEndpoint(ctx, ep, loader.FeatureAdmit), differs, a.IfName)
 	})
 }
 

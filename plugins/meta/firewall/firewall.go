@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
@@ -173,5 +174,8 @@ func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 		return err
 	}
 	b, err := p.choose(ctx, a, conf)
+	if err == nil && conf.IptablesAdminChainName != "" && b.Name() == backend.EBPF {
+		_, err = p.chooser().Select(ctx, a, netfilter.NameIPTables) // for the chain
+	}
 	return backend.Status(ctx, a, b, err, func(why error) (Backend, error) { return p.fallback(ctx, a, conf, why) })
 }

@@ -44,7 +44,8 @@ func TestParse(t *testing.T) {
 	}{
 		{``, 0, ""},
 		{`"backend":"auto","ingressPolicy":"open"`, 0, ""},
-		{`"backend":"ebpf","iptablesAdminChainName":"X","firewalldZone":"home"`, 0, ""},
+		{`"backend":"ebpf","firewalldZone":"home"`, 0, ""},
+		{`"backend":"ebpf","iptablesAdminChainName":"X"`, cnierr.CodeUnsupported, `iptablesAdminChainName "X"`}, // no netfilter here
 		{`"firewalldZone":"home\nwork"`, cnierr.CodeConfig, `firewalldZone "home`},
 		{`"firewalldZone":"\u001b[2J"`, cnierr.CodeConfig, "firewalldZone"},
 		{`"firewalldZone":"a b"`, cnierr.CodeConfig, "firewalldZone"},

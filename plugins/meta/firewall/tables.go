@@ -201,7 +201,8 @@ func (tables) Sweep(context.Context, *cniskel.Args, string, map[attachments.ID]b
 func (tables) Status(context.Context, *cniskel.Args) error { return nil }
 
 // zones is the backend that asks firewalld. ingressPolicy still needs netfilter
-// tables, as in upstream.
+// tables, as in upstream. So does an admin chain that is named, which upstream ignores
+// with firewalld.
 type zones struct {
 	firewalld.Client
 	Deps
@@ -209,22 +210,22 @@ type zones struct {
 
 var _ Backend = zones{}
 
-// Prepare chooses the tables for the isolation, if there is any.
+// Prepare chooses the tables for the isolation and the admin chain, if there is any.
 func (b zones) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, error) {
 	j := &zonesJob{zones: b, r: r}
 	for _, p := range r.addrs {
 		j.addrs = append(j.addrs, p.Addr())
 	}
-	if !r.conf.isolates() {
+	if !r.conf.isolates() && r.conf.IptablesAdminChainName == "" {
 		return j, nil
 	}
 	node, err := b.Netfilter(a)
 	if err != nil {
 		return nil, err
 	}
-	t, _, err := node.Select(ctx, backend.Auto)
+	t, _, err := node.Select(ctx, r.conf.tables(backend.Auto))
 	if err != nil {
-		return nil, netfilter.CNIError(err, cnierr.CodeNoDatapath, "ingressPolicy needs netfilter tables")
+		return nil, netfilter.CNIError(err, cnierr.CodeNoDatapath, "ingressPolicy and iptablesAdminChainName need netfilter tables")
 	}
 	j.isolation, err = tables{t, b.Deps}.Prepare(ctx, a, r)
 	j.by = t.Name()

@@ -45,6 +45,9 @@ func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, err
 	if err := b.enableError(dp.CheckFree(ctx, ep.Ref.Owner(), ep.Addrs), "look whose the address is"); err != nil {
 		return nil, errors.Join(err, dp.Close())
 	}
+	if r.conf.ExternalSetMarkChain != nil || r.conf.MarkMasqBit != nil {
+		a.Log.Info("markMasqBit and externalSetMarkChain have no effect with eBPF, which masquerades without a mark")
+	}
 	return &ebpfJob{b: b, dp: dp, ep: ep, before: r.before.keysFor(b), ports: ports}, nil
 }
 
