@@ -65,6 +65,14 @@ func LoadCommon(stdin *jsonobj.Document) (Common, error) {
 	return c, err
 }
 
+// Awaits reports whether the runtime will give a value by that capability, and has not
+// yet: a call that is about no container, such as STATUS, has no runtimeConfig. What
+// the configuration says in its place may be a placeholder then.
+func Awaits(stdin *jsonobj.Document, containerID, capability string) bool {
+	var declared bool
+	return containerID == "" && Load(stdin, jsonobj.Single("capabilities", jsonobj.Single(capability, &declared))) == nil && declared
+}
+
 // DecodeSection decodes a part of a configuration that Common keeps raw. what names
 // it in the error ("runtimeConfig"). An absent or null section leaves into as
 // it is.

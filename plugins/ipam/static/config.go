@@ -65,18 +65,25 @@ func load(a *cniskel.Args) (*config, error) {
 		return nil, cnierr.New(cnierr.CodeConfig, `missing key "ipam"`, "")
 	}
 	c := &config{version: n.Version(), dns: n.IPAM.DNS}
-	for i, e := range n.IPAM.Addresses {
-		if err := c.configured(fmt.Sprintf("ipam.addresses[%d]", i), e.Address, e.Gateway); err != nil {
-			return nil, err
+	later, err := laterSources(&n)
+	if err != nil {
+		return nil, err
+	}
+	if len(later) == 0 && !cniconf.Awaits(a.StdinData, a.ContainerID, "ips") { // else they are replaced, and may be placeholders
+		for i, e := range n.IPAM.Addresses {
+			if err := c.configured(fmt.Sprintf("ipam.addresses[%d]", i), e.Address, e.Gateway); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if err := c.fromCNIArgs(a.Args); err != nil {
 		return nil, err
 	}
-	if err := c.replaced(&n); err != nil {
-		return nil, err
+	for _, from := range later {
+		if err := c.replace(from); err != nil {
+			return nil, err
+		}
 	}
-	var err error
 	if c.routes, err = cniconf.Routes("ipam.routes", n.IPAM.Routes); err != nil {
 		return nil, err
 	}
@@ -156,27 +163,36 @@ func split(list string) []string {
 	return items
 }
 
-// replaced puts the addresses of args.cni.ips, then those of
-// runtimeConfig.ips, in place of what was found before. These have no gateways.
-func (c *config) replaced(n *netConf) error {
+// source is a list of addresses that replaces those of earlier sources.
+type source struct {
+	key string
+	ips []string
+}
+
+// laterSources are the lists that replace what the configuration and CNI_ARGS say, in
+// their order. What they say has to be valid, as with upstream, also if the other one
+// replaces it.
+func laterSources(n *netConf) (out []source, _ error) {
 	var fromArgs, fromRuntime []string
 	if err := cniconf.DecodeSection("args", n.Args, jsonobj.Single("cni", jsonobj.Single("ips", &fromArgs))); err != nil {
-		return err
+		return nil, err
 	}
 	if err := cniconf.DecodeSection("runtimeConfig", n.RuntimeConfig, jsonobj.Single("ips", &fromRuntime)); err != nil {
-		return err
+		return nil, err
 	}
-	for _, from := range []struct {
-		key string
-		ips []string
-	}{{"args.cni.ips", fromArgs}, {"runtimeConfig.ips", fromRuntime}} {
-		if len(from.ips) > 0 {
-			c.addrs = nil
+	for _, s := range []source{{"args.cni.ips", fromArgs}, {"runtimeConfig.ips", fromRuntime}} {
+		if len(s.ips) > 0 {
+			out = append(out, s)
 		}
-		for i, s := range from.ips {
-			if err := c.append(fmt.Sprintf("%s[%d]", from.key, i), s); err != nil {
-				return err
-			}
+	}
+	return out, nil
+}
+
+func (c *config) replace(from source) error {
+	c.addrs = nil
+	for i, s := range from.ips {
+		if err := c.append(fmt.Sprintf("%s[%d]", from.key, i), s); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -73,6 +73,8 @@ func TestAddresses(t *testing.T) {
 		{"an empty args.cni.ips does not", two, `"args":{"cni":{"ips":[]}}`, "", []string{"10.1.0.5/16 10.1.0.1", "fd00::5/64 fd00::1"}},
 		{"runtimeConfig.ips replaces that again", two, `"args":{"cni":{"ips":["10.3.0.2/24"]}},"runtimeConfig":{"ips":["10.4.0.2/24","fd04::2/64"]}`,
 			"", []string{"10.4.0.2/24", "fd04::2/64"}},
+		{"what args.cni.ips replaces need not be valid", `,"addresses":[{"address":"x","gateway":"y"}]`, `"args":{"cni":{"ips":["10.3.0.2/24"]}}`, "", []string{"10.3.0.2/24"}},
+		{"nor what runtimeConfig.ips replaces", `,"addresses":[{"gateway":"y"}]`, `"runtimeConfig":{"ips":["10.3.0.2/24"]}`, "", []string{"10.3.0.2/24"}},
 		{"an address as the reference's structure encodes it", `,"addresses":[{"address":"10.1.0.5/16","Address":{"IP":"10.1.0.5","Mask":"//8AAA=="}}]`, "", "", []string{"10.1.0.5/16"}},
 		{"CNI_ARGS of the interface plugin", two, "", "MAC=aa:bb:cc:dd:ee:ff", []string{"10.1.0.5/16 10.1.0.1", "fd00::5/64 fd00::1"}},
 		{"foreign CNI_ARGS with IgnoreUnknown", two, "", "IgnoreUnknown=1;K8S_POD_NAME=p", []string{"10.1.0.5/16 10.1.0.1", "fd00::5/64 fd00::1"}},
@@ -161,6 +163,8 @@ func TestRefusals(t *testing.T) {
 		{"CNI_ARGS unknown key", v11, two, "", "FOO=bar", 4, []string{"FOO"}},
 		{"args.cni.ips", v11, two, `"args":{"cni":{"ips":["10.3.0.2"]}}`, "", 7, []string{"args.cni.ips[0]", "10.3.0.2"}},
 		{"runtimeConfig.ips", v11, two, `"runtimeConfig":{"ips":["10.3.0.2/24","y"]}`, "", 7, []string{"runtimeConfig.ips[1]", `"y"`}},
+		{"args.cni.ips, replaced", v11, two, `"args":{"cni":{"ips":["10.3.0.2"]}},"runtimeConfig":{"ips":["10.3.0.2/24"]}`, "", 7, []string{"args.cni.ips[0]"}},
+		{"CNI_ARGS IP, replaced", v11, two, `"runtimeConfig":{"ips":["10.3.0.2/24"]}`, "IP=x", 4, []string{"IP=x"}},
 		{"runtimeConfig.ips of another type", v11, two, `"runtimeConfig":{"ips":"y"}`, "", 6, []string{"ips"}},
 		{"the same address twice", v11, two, "", "IP=10.1.0.5/24", 7, []string{"10.1.0.5/24", "twice"}},
 		{"unspecified", v11, `,"addresses":[{"address":"0.0.0.0/0"}]`, "", "", 7, []string{"0.0.0.0/0"}},
@@ -232,6 +236,11 @@ func TestStatusAndDel(t *testing.T) {
 		t.Errorf("STATUS where the runtime gives the addresses: %v", err)
 	}
 	wantError(t, p.Status(context.Background(), call("1.1.0", `,"addresses":[{"address":"x"}]`, "", "")), cnierr.CodeUnavailable, "ipam.addresses[0].address")
+	placeholder := call("1.1.0", `,"addresses":[{"address":"x"}]`, `"capabilities":{"ips":true}`, "")
+	placeholder.ContainerID = "" // as in STATUS
+	if err := p.Status(context.Background(), placeholder); err != nil {
+		t.Errorf("STATUS where the runtime gives the addresses instead of a placeholder: %v", err)
+	}
 	for _, verb := range []func(context.Context, *cniskel.Args) error{p.Del, p.Del, p.GC} {
 		if err := verb(context.Background(), call("1.1.0", `,"addresses":"whatever"`, "", "x")); err != nil {
 			t.Errorf("DEL or GC with a wrong configuration: %v", err)

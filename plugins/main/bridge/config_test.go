@@ -99,6 +99,9 @@ func TestMACPrecedence(t *testing.T) {
 		{"MAC=" + env, inArgs, args},
 		{"MAC=" + env, inArgs + "," + inRT, rt},
 		{"", inRT, rt},
+		// What a later source replaces may be a placeholder.
+		{"MAC=placeholder", inArgs, args},
+		{"", `"args":{"cni":{"mac":"placeholder"}},` + inRT, rt},
 	}
 	for _, tt := range tests {
 		a := call("1.1.0", "c", "eth0", "/x", tt.conf)
@@ -109,6 +112,21 @@ func TestMACPrecedence(t *testing.T) {
 		}
 		if got := r.mac.String(); got != tt.want {
 			t.Errorf("CNI_ARGS %q, conf %q: %s, want %s", tt.env, tt.conf, got, tt.want)
+		}
+	}
+}
+
+// STATUS has no runtimeConfig: what the runtime will replace is not looked at.
+func TestStatusWithPlaceholder(t *testing.T) {
+	for _, tt := range []struct {
+		id, capabilities string
+		code             uint
+	}{{"", `,"capabilities":{"mac":true}`, 0}, {"", ``, cnierr.CodeConfig}, {"c", `,"capabilities":{"mac":true}`, cnierr.CodeConfig}} {
+		_, err := parse(call("1.1.0", tt.id, "eth0", "/x", `"args":{"cni":{"mac":"placeholder"}}`+tt.capabilities))
+		if tt.code == 0 && err != nil {
+			t.Errorf("container %q, %s: %v", tt.id, tt.capabilities, err)
+		} else if tt.code != 0 {
+			fake.WantCode(t, err, tt.code, "args.cni.mac")
 		}
 	}
 }

@@ -104,25 +104,25 @@ func (p *plugin) parseAny(a *cniskel.Args) (*request, error) {
 	return r, nil
 }
 
+// checkKeys validates the key that names the device. The first one counts, as with
+// upstream, and those after it need not be valid.
 func (r *request) checkKeys() (err error) {
-	if r.Device != "" {
+	switch {
+	case r.Device != "":
 		if why := cniconf.BadLinkName(r.Device); why != "" {
 			return cnierr.Config("device", r.Device, why)
 		}
-	}
-	if r.HWAddr != "" {
+	case r.HWAddr != "":
 		if r.hwAddr, err = net.ParseMAC(r.HWAddr); err != nil {
 			return cnierr.Config("hwaddr", r.HWAddr, "not a hardware address")
 		}
-	}
-	if r.KernelPath != "" && !strings.HasPrefix(path.Clean(r.KernelPath), "/sys/devices/") {
-		return cnierr.Config("kernelpath", r.KernelPath, "must be a path below /sys/devices/")
-	}
-	if strings.ContainsFunc(r.KernelPath, unicode.IsControl) {
-		return cnierr.Config("kernelpath", r.KernelPath, "must have no control characters")
-	}
-	if why := badID(r.PCIBusID); why != "" {
-		return cnierr.Config("pciBusID", r.PCIBusID, why)
+	case r.KernelPath != "":
+		if !strings.HasPrefix(path.Clean(r.KernelPath), "/sys/devices/") {
+			return cnierr.Config("kernelpath", r.KernelPath, "must be a path below /sys/devices/")
+		}
+		if strings.ContainsFunc(r.KernelPath, unicode.IsControl) {
+			return cnierr.Config("kernelpath", r.KernelPath, "must have no control characters")
+		}
 	}
 	return nil
 }
@@ -135,6 +135,13 @@ func (r *request) takeDeviceID(s sysfs) error {
 		return err
 	}
 	if id == "" {
+		why := badID(r.PCIBusID)
+		if r.Capabilities.DeviceID && r.args.ContainerID == "" && (why != "" || !s.has(pciDevices, r.PCIBusID)) {
+			r.PCIBusID, why = "", "" // a placeholder: STATUS has no runtimeConfig
+		}
+		if why != "" {
+			return cnierr.Config("pciBusID", r.PCIBusID, why)
+		}
 		return nil
 	}
 	if why := badID(id); why != "" {

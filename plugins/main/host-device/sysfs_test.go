@@ -115,16 +115,32 @@ func TestRefusals(t *testing.T) {
 		{"deviceID unknown", `"runtimeConfig":{"deviceID":"x"}`, 7, []string{"runtimeConfig.deviceID", `"x"`}},
 		{"deviceID leading out", `"runtimeConfig":{"deviceID":".."}`, 7, []string{"runtimeConfig.deviceID"}},
 		{"deviceID of another type", `"runtimeConfig":{"deviceID":[]}`, 6, []string{"deviceID"}},
+		{"what the device replaces", `"device":"nic0","hwaddr":"x","kernelpath":"y","ipam":7`, 6, []string{"ipam"}},
+		{"what the deviceID replaces", `"pciBusID":"..","runtimeConfig":{"deviceID":"x"}`, 7, []string{"runtimeConfig.deviceID", `"x"`}},
 		{"ipam of another type", `"device":"nic0","ipam":7`, 6, []string{"ipam"}},
 	}
 	p := New(Deps{Root: root})
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{IfName: "eth0", StdinData: jsonobj.NewDocument([]byte(`{"cniVersion":"1.1.0","name":"net",` + tt.conf + `}`))}}
+			a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "c", IfName: "eth0", StdinData: jsonobj.NewDocument([]byte(`{"cniVersion":"1.1.0","name":"net",` + tt.conf + `}`))}}
 			_, err := p.Add(context.Background(), a)
 			plugintest.WantCode(t, err, tt.code, tt.words...)
 		})
+	}
+}
+
+// STATUS has no runtimeConfig: a pciBusID that deviceID will replace may be a placeholder.
+func TestStatusWithPlaceholder(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	fakeSysfs(t, root)
+	p := New(Deps{Root: root})
+	for _, id := range []string{"placeholder", ".."} {
+		conf := `{"cniVersion":"1.1.0","name":"net","pciBusID":"` + id + `","capabilities":{"deviceID":true}}`
+		if err := p.Status(t.Context(), &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{StdinData: jsonobj.NewDocument([]byte(conf))}}); err != nil {
+			t.Errorf("pciBusID %q: %v", id, err)
+		}
 	}
 }
 

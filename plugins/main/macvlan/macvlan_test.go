@@ -51,6 +51,10 @@ func TestPrivilegedMAC(t *testing.T) {
 		{"02:00:00:00:00:02", func() { call.Args = "IgnoreUnknown=1;K8S_POD_NAME=x;MAC=02:00:00:00:00:02" }},
 		{"02:00:00:00:00:03", func() { call = call.With("args", map[string]any{"cni": map[string]any{"mac": "02:00:00:00:00:03"}}) }},
 		{"02:00:00:00:00:04", func() { call = call.With("runtimeConfig", map[string]any{"mac": "02:00:00:00:00:04"}) }},
+		{"02:00:00:00:00:04", func() { // what a later place replaces may be a placeholder
+			call.Args = "MAC=placeholder"
+			call = call.With("mac", "placeholder").With("args", map[string]any{"cni": map[string]any{"mac": "placeholder"}})
+		}},
 	}
 	for _, s := range steps {
 		s.set()

@@ -200,6 +200,7 @@ func TestPrivilegedKeys(t *testing.T) {
 		{"owner alone, and zero", `"owner":0`, "", "", 1500, rtnl.Tun{Owner: ptr(uint32(0))}, nil},
 		{"MAC of CNI_ARGS", `"mac":"02:00:00:00:00:01"`, "MAC=02:00:00:00:00:02", "02:00:00:00:00:02", 1500, rtnl.Tun{}, nil},
 		{"MAC of the runtime", `"mac":"02:00:00:00:00:01","runtimeConfig":{"mac":"02:00:00:00:00:03"}`, "MAC=02:00:00:00:00:02", "02:00:00:00:00:03", 1500, rtnl.Tun{}, nil},
+		{"placeholders", `"mac":"placeholder","runtimeConfig":{"mac":"02:00:00:00:00:03"}`, "MAC=placeholder", "02:00:00:00:00:03", 1500, rtnl.Tun{}, nil},
 		{"args.cni.mac is not read", `"mac":"02:00:00:00:00:01","args":{"cni":{"mac":"02:00:00:00:00:04"}}`, "", "02:00:00:00:00:01", 1500, rtnl.Tun{}, nil},
 		{"label", all + `,"selinuxContext":"system_u:system_r:container_t:s0"`, "", "02:00:00:00:00:01", 1400,
 			rtnl.Tun{Owner: ptr(uint32(1000)), Group: ptr(uint32(36)), MultiQueue: true}, []string{"system_u:system_r:container_t:s0"}},

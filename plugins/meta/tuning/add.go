@@ -31,7 +31,7 @@ type found struct {
 }
 
 func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error) {
-	w, err := parse(a.StdinData, a.CmdArgs.Args, a.IfName)
+	w, err := parse(a.StdinData, a.ContainerID, a.CmdArgs.Args, a.IfName)
 	if err != nil {
 		return nil, err
 	}

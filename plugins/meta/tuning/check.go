@@ -22,7 +22,7 @@ import (
 // check compares every setting that ADD made; what the configuration does not ask for may be as
 // it likes (promisc, for one, may be on for other reasons).
 func (p *plugin) check(_ context.Context, a *cniskel.Args) error {
-	w, err := parse(a.StdinData, a.CmdArgs.Args, a.IfName)
+	w, err := parse(a.StdinData, a.ContainerID, a.CmdArgs.Args, a.IfName)
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func checkLink(ifname string, w *wanted) error {
 // status says whether an ADD would work: the configuration must be one that ADD
 // accepts, the allowlist must allow it, and backups must find a place.
 func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
-	w, err := parse(a.StdinData, "", "eth0")
+	w, err := parse(a.StdinData, "", "", "eth0")
 	if err != nil {
 		return err
 	}

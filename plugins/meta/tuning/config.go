@@ -67,7 +67,7 @@ func (w *wanted) link() bool {
 // parse reads a configuration and everything that can change it, for the
 // interface ifname. The order of precedence for the MAC is upstream's:
 // configuration, CNI_ARGS, runtimeConfig, args.cni.
-func parse(stdin *jsonobj.Document, cniArgs, ifname string) (*wanted, error) {
+func parse(stdin *jsonobj.Document, containerID, cniArgs, ifname string) (*wanted, error) {
 	c := &netConf{}
 	if err := cniconf.Load(stdin, c); err != nil {
 		return nil, err
@@ -85,8 +85,10 @@ func parse(stdin *jsonobj.Document, cniArgs, ifname string) (*wanted, error) {
 	if err := cniconf.DecodeSection("args", c.Args, &args); err != nil {
 		return nil, err
 	}
-	if err := w.setMAC(cniArgs, args.CNI.MAC); err != nil {
-		return nil, err
+	if !cniconf.Awaits(stdin, containerID, "mac") {
+		if err := w.setMAC(cniArgs, args.CNI.MAC); err != nil {
+			return nil, err
+		}
 	}
 	if err := w.setLink(args.CNI); err != nil {
 		return nil, err

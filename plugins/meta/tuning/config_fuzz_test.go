@@ -22,7 +22,7 @@ func FuzzParseConfig(f *testing.F) {
 		size := len(stdin) + len(args)
 		var w *wanted
 		var err error
-		fuzztest.Bounded(t, size, func() { w, err = parse(jsonobj.NewDocument(stdin), args, "eth0") })
+		fuzztest.Bounded(t, size, func() { w, err = parse(jsonobj.NewDocument(stdin), "c", args, "eth0") })
 		if err != nil {
 			fuzztest.Refused(t, err, size, "sysctl", "args.cni.sysctl")
 			return

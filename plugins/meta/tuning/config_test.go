@@ -30,12 +30,13 @@ func TestMACPrecedence(t *testing.T) {
 		{"CNI_ARGS over configuration", `,"mac":"` + m1 + `"`, "MAC=" + m2, m2},
 		{"CNI_ARGS without one", `,"mac":"` + m1 + `"`, "IgnoreUnknown=1;MAC=", m1},
 		{"runtimeConfig over CNI_ARGS", `,"mac":"` + m1 + `","runtimeConfig":{"mac":"` + m3 + `"}`, "MAC=" + m2, m3},
+		{"the last one alone has to be valid", `,"mac":"placeholder","runtimeConfig":{"mac":"placeholder"},"args":{"cni":{"mac":"` + m4 + `"}}`, "MAC=placeholder", m4},
 		{"args.cni over all", `,"mac":"` + m1 + `","runtimeConfig":{"mac":"` + m3 + `"},"args":{"cni":{"mac":"` + m4 + `"}}`, "MAC=" + m2, m4},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w, err := parse(conf(tt.keys), tt.args, "eth0")
+			w, err := parse(conf(tt.keys), "c", tt.args, "eth0")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -50,7 +51,7 @@ func TestSettings(t *testing.T) {
 	t.Parallel()
 	w, err := parse(conf(`,"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1","net.core.somaxconn":"500"},"mtu":1400,"promisc":true,
 		"allmulti":false,"txQLen":10,"args":{"cni":{"sysctl":{"net.core.somaxconn":"600","net/ipv4/ip_forward":"1"},"mtu":1300,"promisc":false}}`),
-		"", "net1.5")
+		"c", "", "net1.5")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +71,7 @@ func TestSettings(t *testing.T) {
 // Upstream panics here.
 func TestSysctlOnlyInArgs(t *testing.T) {
 	t.Parallel()
-	w, err := parse(conf(`,"args":{"cni":{"sysctl":{"net.core.somaxconn":"600"}}}`), "", "eth0")
+	w, err := parse(conf(`,"args":{"cni":{"sysctl":{"net.core.somaxconn":"600"}}}`), "c", "", "eth0")
 	if err != nil || len(w.sysctls) != 1 {
 		t.Fatalf("%v, %v", w, err)
 	}
@@ -103,7 +104,7 @@ func TestBadInput(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := parse(conf(tt.keys), tt.args, "eth0")
+			_, err := parse(conf(tt.keys), "c", tt.args, "eth0")
 			if err == nil {
 				t.Fatal("no error")
 			}

@@ -329,7 +329,7 @@ func TestPrivilegedDelOfUpstream(t *testing.T) {
 	}
 	write(t, d.data+"/c1_eth0.json", `{"mac":"`+before["mac"]+`","promisc":false,"mtu":1500,"allmulti":false,"txQLen":1000}`)
 	d.do(func() error {
-		w, err := parse(d.args(all).StdinData, "", "eth0")
+		w, err := parse(d.args(all).StdinData, "c", "", "eth0")
 		if err != nil {
 			return err
 		}

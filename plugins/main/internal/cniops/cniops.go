@@ -137,37 +137,40 @@ func CheckResult(ipamType, version string) error {
 
 // MAC returns the hardware address that a call wants, nil for none: of the
 // configuration's own key (empty where the plugin has none), CNI_ARGS "MAC",
-// args.cni.mac and runtimeConfig.mac, the last one that is given.
+// args.cni.mac and runtimeConfig.mac, the last one that is given. The others need
+// not be valid, as with upstream: they may be placeholders.
 func MAC(a *cniskel.Args, c *cniconf.Common, own string) (mac net.HardwareAddr, err error) {
-	set := func(key, s string) error {
-		if s == "" {
-			return nil
-		}
-		mac, err = cniconf.ParseMAC(key, s)
-		return err
-	}
-	if err := set("mac", own); err != nil {
-		return nil, err
-	}
-	if err := cniconf.ParseArgs(a.Args, map[string]func(string) error{
-		"MAC": func(s string) error { return set("MAC", s) },
-	}); err != nil {
-		return nil, err
-	}
 	var fromArgs, fromRuntime string
 	if err := cniconf.DecodeSection("args", c.Args, jsonobj.Single("cni", jsonobj.Single("mac", &fromArgs))); err != nil {
-		return nil, err
-	}
-	if err := set("args.cni.mac", fromArgs); err != nil {
 		return nil, err
 	}
 	if err := cniconf.DecodeSection("runtimeConfig", c.RuntimeConfig, jsonobj.Single("mac", &fromRuntime)); err != nil {
 		return nil, err
 	}
-	if err := set("runtimeConfig.mac", fromRuntime); err != nil {
+	key, last := "args.cni.mac", fromArgs
+	if fromRuntime != "" {
+		key, last = "runtimeConfig.mac", fromRuntime
+	}
+	if err := cniconf.ParseArgs(a.Args, map[string]func(string) error{
+		"MAC": func(s string) error {
+			if s == "" || last != "" {
+				return nil
+			}
+			mac, err = cniconf.ParseMAC("MAC", s)
+			return err
+		},
+	}); err != nil {
 		return nil, err
 	}
-	return mac, nil
+	switch {
+	case cniconf.Awaits(a.StdinData, a.ContainerID, "mac"):
+		return nil, nil
+	case last != "":
+		return cniconf.ParseMAC(key, last)
+	case mac != nil || own == "":
+		return mac, nil
+	}
+	return cniconf.ParseMAC("mac", own)
 }
 
 // DNS returns what a result should say: the configuration's own settings, which
