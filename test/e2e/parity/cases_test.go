@@ -27,6 +27,7 @@ func cases() []parityCase {
 		marks(),
 		lives(),
 		verbs(),
+		sources(),
 		masquerading(),
 		transfers(),
 		admission(),

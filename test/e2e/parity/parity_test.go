@@ -54,7 +54,8 @@ func ourColumns() []column {
 // nor built, as on a test kernel: the outcomes on file stand for them there.
 func referenceColumns(t *testing.T) []column {
 	t.Helper()
-	dir, err := testbin.Reference(t.Context(), "bridge", "ptp", "host-local", "portmap", "firewall", "bandwidth")
+	dir, err := testbin.Reference(t.Context(), "bridge", "ptp", "host-local", "portmap", "firewall", "bandwidth",
+		"static", "macvlan", "tap", "host-device", "tuning")
 	if err != nil {
 		if _, noGo := exec.LookPath("go"); noGo == nil {
 			t.Fatal(err)
