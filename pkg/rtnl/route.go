@@ -3,6 +3,7 @@
 package rtnl
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -32,7 +33,8 @@ type Route struct {
 	AdvMSS    int
 	Onlink    bool // the gateway need not be inside a subnet of the link
 	// Multipath marks the next hops of an IPv4 multipath route, which is made and deleted as a whole. IPv6 has each by itself.
-	Multipath bool `json:",omitempty"`
+	Multipath bool  `json:",omitempty"`
+	Weight    uint8 `json:",omitempty"` // of a next hop of such a route, less one, as rtnh_hops of the kernel
 }
 
 // RouteFilter says which routes RoutesWhere returns; zero fields accept all. The kernel filters.
@@ -192,6 +194,10 @@ func splitHops(r Route, b []byte) ([]Route, error) {
 		one := r
 		one.Multipath = r.Dst.Addr().Is4()
 		one.LinkIndex = int(u32(b[4:]))
+		one.Onlink = r.Onlink || b[2]&unix.RTNH_F_ONLINK != 0
+		if one.Multipath {
+			one.Weight = b[3]
+		}
 		if err := walk(b[unix.SizeofRtNexthop:n], func(kind uint16, v []byte) {
 			switch kind {
 			case unix.RTA_GATEWAY:
@@ -219,6 +225,15 @@ func via(v []byte) netip.Addr {
 	}
 	a, _ := netip.AddrFromSlice(v[2:])
 	return a
+}
+
+// gatewayAttr is RTA_VIA where an IPv4 route has an IPv6 gateway, else RTA_GATEWAY.
+func gatewayAttr(dst, gateway netip.Addr) *vnl.RtAttr {
+	gateway = gateway.Unmap()
+	if dst.Is4() && gateway.Is6() {
+		return attr(unix.RTA_VIA, append(binary.NativeEndian.AppendUint16(nil, unix.AF_INET6), gateway.AsSlice()...))
+	}
+	return attr(unix.RTA_GATEWAY, gateway.AsSlice())
 }
 
 // AddRoute adds r. A route to the same destination by another gateway may exist; an identical one gives ErrExist.
@@ -283,7 +298,7 @@ func (h *Handle) routeRequest(msgType, flags int, r Route) *vnl.NetlinkRequest {
 		req.AddData(attr(unix.RTA_DST, r.Dst.Masked().Addr().AsSlice()))
 	}
 	if r.Gateway.IsValid() {
-		req.AddData(attr(unix.RTA_GATEWAY, r.Gateway.Unmap().AsSlice()))
+		req.AddData(gatewayAttr(r.Dst.Addr(), r.Gateway))
 	}
 	if r.Src.IsValid() {
 		req.AddData(attr(unix.RTA_PREFSRC, r.Src.Unmap().AsSlice()))

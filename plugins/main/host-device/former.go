@@ -3,7 +3,6 @@
 package hostdevice
 
 import (
-	"cmp"
 	"errors"
 	"slices"
 
@@ -45,16 +44,7 @@ func noteFormer(host *rtnl.Handle, l rtnl.Link) (former, error) {
 			f.routes = append(f.routes, r)
 		}
 	}
-	// Gateways must be reachable before a route can use them.
-	slices.SortStableFunc(f.routes, func(a, b rtnl.Route) int { return cmp.Compare(b2i(a.Gateway.IsValid()), b2i(b.Gateway.IsValid())) })
 	return f, nil
-}
-
-func b2i(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // restore gives the device, which is back on the host, its master, its

@@ -47,16 +47,7 @@ func note(pod *podns.Pod, link rtnl.Link) (former, error) {
 			f.Routes = append(f.Routes, r)
 		}
 	}
-	// A gateway must be reachable before a route can use it.
-	slices.SortStableFunc(f.Routes, func(a, b rtnl.Route) int { return rank(a) - rank(b) })
 	return f, err
-}
-
-func rank(r rtnl.Route) int {
-	if r.Gateway.IsValid() {
-		return 1
-	}
-	return 0
 }
 
 // move makes the link a port of master (0: of none) and gives back what that
