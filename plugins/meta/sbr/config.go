@@ -22,6 +22,9 @@ const (
 	localTable = 255
 )
 
+// defaultMetric6 is what the kernel makes of metric 0 of an IPv6 route (IP6_RT_PRIO_USER).
+const defaultMetric6 = 1024
+
 // conf is the network configuration; README.md describes the keys.
 //
 //jsonobj:object
@@ -44,8 +47,9 @@ type request struct {
 
 // address is one of the interface's, as prevResult tells.
 type address struct {
-	prefix  netip.Prefix
-	gateway netip.Addr // invalid: none
+	prefix     netip.Prefix
+	gateway    netip.Addr // invalid: none
+	configured bool       // the gateway is the configuration's, not prevResult's
 }
 
 // parse decodes and validates everything but prevResult.
@@ -87,7 +91,7 @@ func (r *request) addresses() ([]address, error) {
 			}
 		}
 		if gw, ok := r.gateways[p.Addr().Is4()]; ok {
-			a.gateway = gw
+			a.gateway, a.configured = gw, true
 		}
 		list = append(list, a)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
@@ -124,17 +125,26 @@ func (r *request) checkAddress(pod *podns.Pod, a address, rules []rtnl.Rule, old
 	if i < 0 {
 		return differs("there is no rule that routes by the source %s", a.prefix.Addr())
 	}
-	if r.Table != nil || !a.gateway.IsValid() {
+	if r.Table != nil {
 		return nil
 	}
 	routes, err := pod.RoutesWhere(rtnl.RouteFilter{Family: rules[i].Family, Table: rules[i].Table})
 	if err != nil {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "list table %d", rules[i].Table)
 	}
-	if !slices.ContainsFunc(routes, func(h rtnl.Route) bool { return h.Dst.Bits() == 0 && h.Gateway == a.gateway }) {
-		return differs("table %d of %s has no default route by %s", rules[i].Table, a.prefix.Addr(), a.gateway)
+	for _, want := range r.routes(a, rules[i].Table, 0, old.Moved) {
+		if want.Dst.Bits() == 0 && !slices.ContainsFunc(routes, func(h rtnl.Route) bool { return h.Dst.Bits() == 0 && h.Gateway == want.Gateway }) {
+			return differs("table %d of %s has no default route%s", rules[i].Table, a.prefix.Addr(), by(want.Gateway))
+		}
 	}
 	return nil
+}
+
+func by(gateway netip.Addr) string {
+	if !gateway.IsValid() {
+		return ""
+	}
+	return " by " + gateway.String()
 }
 
 // rightTable reports that a rule points where ADD pointed it, as far as anybody

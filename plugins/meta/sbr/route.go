@@ -81,7 +81,7 @@ func makePlan(r *request, pod *podns.Pod, link rtnl.Link) (*plan, error) {
 		}
 		used[table] = true
 		pl.Rules = append(pl.Rules, rule{a.prefix.Addr(), table})
-		pl.tables = append(pl.tables, a.routes(table, link.Index, own)...)
+		pl.tables = append(pl.tables, r.routes(a, table, link.Index, own)...)
 	}
 	pl.Moved = own
 	if r.AddSourceHints {
@@ -113,30 +113,60 @@ func keepInMain(r rtnl.Route) bool {
 	return r.Dst.Addr().IsLinkLocalUnicast() && r.Dst.Addr().Is6() || r.Dst.Addr().IsMulticast() || r.Type != unix.RTN_UNICAST
 }
 
-// routes returns what belongs into the table of an address: the interface's
-// routes of its family that are for its subnet or for no source in particular,
-// and a default route, which takes the place of one that is there.
-func (a address) routes(table, link int, all []rtnl.Route) []rtnl.Route {
-	v4 := a.prefix.Addr().Is4()
-	subnet := a.prefix.Masked()
+// routes returns what belongs into the table of an address, of the interface's routes that may leave the main table:
+// those of its family that are for it or for no address in particular, what their gateways need, and a default route.
+func (r *request) routes(a address, table, link int, all []rtnl.Route) []rtnl.Route {
+	all = slices.DeleteFunc(slices.Clone(all), func(route rtnl.Route) bool { return !a.sameFamily(route.Dst.Addr()) })
 	var out []rtnl.Route
-	for _, r := range all {
-		if r.Dst.Addr().Is4() != v4 || !generic(r) && !subnet.Contains(r.Src) && !subnet.Contains(r.Gateway) && (!r.Gateway.IsValid() || r.Gateway != a.gateway) {
-			continue
+	for _, route := range all {
+		if (a.owns(route) || !r.owned(route)) && !a.displaces(route) {
+			out = append(out, route)
 		}
-		if a.gateway.IsValid() && r.Dst.Bits() == 0 {
-			continue // ours takes its place
+	}
+	for _, route := range all { // on the link, but owned by another address
+		if !route.Gateway.IsValid() && !slices.Contains(out, route) && slices.ContainsFunc(out, func(by rtnl.Route) bool { return route.Dst.Contains(by.Gateway) }) {
+			out = append(out, route)
 		}
-		r.Table = table
-		out = append(out, r)
 	}
-	if a.gateway.IsValid() {
-		out = append(out, rtnl.Route{LinkIndex: link, Dst: netip.PrefixFrom(unspecified(v4), 0), Gateway: a.gateway, Table: table})
+	if a.gateway.IsValid() && !slices.ContainsFunc(out, a.isDefault) {
+		out = append(out, rtnl.Route{LinkIndex: link, Dst: netip.PrefixFrom(unspecified(a.prefix.Addr().Is4()), 0), Gateway: a.gateway})
 	}
-	// A gateway must be reachable before a route can use it.
-	slices.SortStableFunc(out, func(x, y rtnl.Route) int { return rank(x) - rank(y) })
+	for i := range out {
+		out[i].Table = table
+	}
 	return out
 }
+
+// owns reports a route that its source or its gateway ties to the address. A gateway is often outside of every
+// subnet: link-local, marked onlink, or behind a host route.
+func (a address) owns(r rtnl.Route) bool {
+	return a.prefix.Contains(r.Src) || a.prefix.Contains(r.Gateway) || r.Gateway.IsValid() && r.Gateway == a.gateway
+}
+
+// owned reports a route that is tied to some address by a subnet. What is not goes to every table: it served every
+// address from the main one.
+func (r *request) owned(route rtnl.Route) bool {
+	return slices.ContainsFunc(r.addrs, func(a address) bool {
+		return a.sameFamily(route.Dst.Addr()) && (a.prefix.Contains(route.Src) || a.prefix.Contains(route.Gateway))
+	})
+}
+
+// displaces reports a default route that a gateway of the configuration takes the place of.
+func (a address) displaces(r rtnl.Route) bool {
+	return a.configured && r.Dst.Bits() == 0 && r.Gateway != a.gateway
+}
+
+// isDefault reports a default route that makes one by the address's gateway needless: it is by that gateway, perhaps
+// with an MTU or onlink, or it has the metric that ours would have. The interface plugin chose it, so it stays.
+func (a address) isDefault(r rtnl.Route) bool {
+	metric := 0
+	if r.Dst.Addr().Is6() {
+		metric = defaultMetric6
+	}
+	return r.Dst.Bits() == 0 && (r.Gateway == a.gateway || r.Priority == metric)
+}
+
+func (a address) sameFamily(other netip.Addr) bool { return a.prefix.Addr().Is4() == other.Is4() }
 
 // unserved returns the routes of a family in which the interface has no address, for
 // the table of its first one. No rule of that family leads there: a default route
@@ -144,27 +174,16 @@ func (a address) routes(table, link int, all []rtnl.Route) []rtnl.Route {
 // packets of other interfaces. Upstream moves them to that table too.
 func unserved(addrs []address, table int, moved []rtnl.Route) (out []rtnl.Route) {
 	for _, r := range moved {
-		if !hasFamily(addrs, r.Dst.Addr().Is4()) {
+		if !hasFamily(addrs, r.Dst.Addr()) {
 			r.Table = table
 			out = append(out, r)
 		}
 	}
-	slices.SortStableFunc(out, func(x, y rtnl.Route) int { return rank(x) - rank(y) })
 	return out
 }
 
-func hasFamily(addrs []address, v4 bool) bool {
-	return slices.ContainsFunc(addrs, func(a address) bool { return a.prefix.Addr().Is4() == v4 })
-}
-
-// generic reports a route that neither source nor gateway ties to an address.
-func generic(r rtnl.Route) bool { return !r.Src.IsValid() && !r.Gateway.IsValid() }
-
-func rank(r rtnl.Route) int {
-	if r.Gateway.IsValid() {
-		return 1
-	}
-	return 0
+func hasFamily(addrs []address, of netip.Addr) bool {
+	return slices.ContainsFunc(addrs, func(a address) bool { return a.sameFamily(of) })
 }
 
 func unspecified(v4 bool) netip.Addr {
@@ -187,7 +206,7 @@ func (pl *plan) hint(addrs []address, link int) {
 		pl.Hints = append(pl.Hints, h)
 	}
 	pl.Moved = slices.DeleteFunc(slices.Clone(pl.Moved), func(r rtnl.Route) bool {
-		unserved := r.Dst.Bits() == 0 && !hasFamily(addrs, r.Dst.Addr().Is4())
+		unserved := r.Dst.Bits() == 0 && !hasFamily(addrs, r.Dst.Addr())
 		return !r.Gateway.IsValid() && !unserved && !slices.ContainsFunc(pl.Hints, func(h rtnl.Route) bool { return h.Dst == r.Dst })
 	})
 }
@@ -217,10 +236,7 @@ func (pl *plan) apply(pod *podns.Pod) error {
 	if !pl.Own {
 		return nil
 	}
-	// Those by a gateway first: they rest on the others.
-	moved := slices.Clone(pl.Moved)
-	slices.SortStableFunc(moved, func(x, y rtnl.Route) int { return rank(y) - rank(x) })
-	for _, r := range moved {
+	for _, r := range pl.Moved {
 		if err := pod.DelRoute(r); err != nil && !errors.Is(err, rtnl.ErrNotFound) {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "move a route out of the main table")
 		}
@@ -255,9 +271,7 @@ func (s section) remove(pod *podns.Pod) error {
 // putBack fills the main table again.
 func (s section) putBack(pod *podns.Pod) error {
 	var errs []error
-	back := slices.Clone(s.Moved)
-	slices.SortStableFunc(back, func(x, y rtnl.Route) int { return rank(x) - rank(y) })
-	for hops := range rtnl.Hops(back) {
+	for hops := range rtnl.Hops(s.Moved) {
 		err := pod.AddHops(hops)
 		if !errors.Is(err, rtnl.ErrExist) && !homeless(pod, hops[0]) {
 			errs = append(errs, err)

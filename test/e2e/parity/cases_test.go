@@ -35,5 +35,6 @@ func cases() []parityCase {
 		policies("isolated"),
 		zones(),
 		rates(),
+		sourceRoutes(),
 	}
 }

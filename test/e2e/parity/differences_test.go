@@ -41,10 +41,18 @@ var differences = []difference{
 	{rows: "firewalld: a zone that does not exist", ours: "ADD error 100", reason: "Upstream's errors all have code 999. 100 is a change that was refused."},
 	{rows: "bandwidth: CHECK after the limit was removed", ours: "CHECK error 102",
 		reason: "CHECK sees a queueing discipline of another kind. Upstream accepts it."},
+	{rows: "sbr: by the address's gateway, with an MTU, IPv4", ours: "[via 10.1.0.1 mtu 1400]", reason: routeMTU},
+	{rows: "sbr: by the address's gateway, with an MTU, IPv6", ours: "[via fd00:10:1::1 mtu 1400]", reason: routeMTU},
+	{rows: "sbr: by a default route whose gateway is outside of the subnet, IPv4", ours: "[via 169.254.1.1]", reason: moved},
+	{rows: "sbr: by a default route whose gateway is outside of the subnet, IPv6", ours: "[via fe80::1]", reason: moved},
+	{rows: "sbr: by a gateway behind a host route, IPv4", ours: "[via 169.254.1.1]", reason: moved},
+	{rows: "sbr: by a gateway behind a host route, IPv6", ours: "[via fd77::1]", reason: moved},
 }
 
 const (
-	subnets = "Upstream had `unshapedSubnets` and `shapedSubnets` in v1.5 and ignores them now. It has no key `backend`."
-	words   = "Upstream does not know the words `auto` and `ebpf`."
-	direct  = "Socket LB leads the node's own socket to the pod when it connects. So the kernel picks the source by the route to the pod, as for every connection of the node to a pod."
+	subnets  = "Upstream had `unshapedSubnets` and `shapedSubnets` in v1.5 and ignores them now. It has no key `backend`."
+	words    = "Upstream does not know the words `auto` and `ebpf`."
+	direct   = "Socket LB leads the node's own socket to the pod when it connects. So the kernel picks the source by the route to the pod, as for every connection of the node to a pod."
+	routeMTU = "The `mtu` of a route takes effect, in the table of sbr too. Upstream's interface plugins carry it in the result only."
+	moved    = "A route whose gateway is outside of every subnet enters the tables of all addresses of its family. Upstream takes it out of the main table, and puts it into none."
 )

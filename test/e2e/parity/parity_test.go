@@ -55,7 +55,7 @@ func ourColumns() []column {
 func referenceColumns(t *testing.T) []column {
 	t.Helper()
 	dir, err := testbin.Reference(t.Context(), "bridge", "ptp", "host-local", "portmap", "firewall", "bandwidth",
-		"static", "macvlan", "tap", "host-device", "tuning")
+		"static", "macvlan", "tap", "host-device", "tuning", "sbr")
 	if err != nil {
 		if _, noGo := exec.LookPath("go"); noGo == nil {
 			t.Fatal(err)

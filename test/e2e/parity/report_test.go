@@ -142,6 +142,11 @@ func writeOutcomes(t *testing.T, onFile map[string]map[string]string, r *results
 // TestParityOnFile keeps file, document, scenes and differences together.
 func TestParityOnFile(t *testing.T) {
 	onFile := recordedOutcomes(t)
+	if *update {
+		if err := os.WriteFile(parityDoc, []byte(document(onFile)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	doc, err := os.ReadFile(parityDoc)
 	if err != nil {
 		t.Fatal(err)
