@@ -72,7 +72,7 @@ func (d *Datapath) CheckFree(ctx context.Context, owner uint64, addrs []netip.Pr
 // A key that another owner holds passes to owner atomically, for new and for running connections. It goes back to the other one
 // when owner gives it up first. behind returns the other attachments of the pod, which keep what they hold or wait for: owner has
 // such a key when they have given it up. It is called where another owner has a key, so that a full node costs no ADD more.
-// On an error nothing is changed. The error wraps ErrFull when the map has no room, and ErrTooManyHostPorts or ErrTooManySources for
+// On an error nothing is changed. The error wraps ErrFull when the map has no room, and hostport.ErrTooMany or ErrTooManySources for
 // more than one attachment may have.
 func (d *Datapath) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping, behind ...func() []uint64) error {
 	return hostports.New(d.tree).SetHostPorts(ctx, owner, before, ports, behind...)
@@ -96,15 +96,8 @@ func (d *Datapath) HostPorts(ctx context.Context) ([]hostport.Entry, error) {
 	return hostports.New(d.tree).HostPorts(ctx)
 }
 
-// HostPortLimit is how many hostPorts one attachment may have. One for each family, protocol and host address counts.
-func (d *Datapath) HostPortLimit() int {
-	return hostports.New(d.tree).HostPortLimit()
-}
-
-// AllowedSourcesLimit is how many networks the allowlists of one attachment may have. Equal lists count once.
-func (d *Datapath) AllowedSourcesLimit() int {
-	return hostports.New(d.tree).AllowedSourcesLimit()
-}
+// HostPortLimits are what one attachment may have.
+func (d *Datapath) HostPortLimits() hostport.Limits { return hostports.New(d.tree).Limits() }
 
 // ClaimHostPorts leaves keys to the netfilter rules of owner. A key that another owner holds passes to owner, as with SetHostPorts, and
 // goes back by ReleaseHostPorts. behind is that of SetHostPorts. ErrFull: the map has no room. No other owner has the key then, and some

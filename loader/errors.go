@@ -5,7 +5,6 @@ package loader
 import (
 	"github.com/sluice-cni/sluice/loader/internal/denylist"
 	"github.com/sluice-cni/sluice/loader/internal/endpoints"
-	"github.com/sluice-cni/sluice/loader/internal/hostports"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/status"
 	"github.com/sluice-cni/sluice/loader/loadapi"
@@ -24,10 +23,6 @@ var (
 	ErrOtherRelease = loadapi.ErrOtherRelease
 	// ErrFull says that a map has no room for another entry.
 	ErrFull = pintree.ErrFull
-	// ErrTooManyHostPorts says that one attachment wants more hostPorts than hostPortsPerAttachment of the node configuration.
-	ErrTooManyHostPorts = hostports.ErrTooManyHostPorts
-	// ErrTooManySources says that the hostPorts of one attachment want more sources than allowedSourcesPerAttachment of the node configuration.
-	ErrTooManySources = hostports.ErrTooManySources
 	// ErrForeign says that another user made a directory of the pins or of the run directory, or can write to it. What is in it may not
 	// be trusted, and nothing may be put there. The text names the directory and says what to do.
 	ErrForeign = pintree.ErrForeign

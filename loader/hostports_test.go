@@ -291,10 +291,10 @@ func TestPrivilegedHostPortsRefuses(t *testing.T) {
 	}
 }
 
-// One attachment cannot take the room of all others, and what it had stays as it was. Each family counts.
+// One attachment cannot take the room of all others, and what it had stays as it was. A mapping for two families counts once.
 func TestPrivilegedHostPortLimit(t *testing.T) {
 	e := newEnv(t)
-	e.o.Config.HostPortsPerAttachment = 4
+	e.o.Config.HostPortsPerAttachment = 2
 	d := e.open()
 	var ports []hostport.Mapping
 	for i := range uint16(2) {
@@ -303,8 +303,8 @@ func TestPrivilegedHostPortLimit(t *testing.T) {
 	e.ok(d.SetHostPorts(e.ctx, 1, nil, ports))
 	before, err := d.HostPorts(e.ctx)
 	e.ok(err)
-	if err := d.SetHostPorts(e.ctx, 1, nil, append(ports[:4:4], port(9090, "10.1.0.2", 80))); !errors.Is(err, ErrTooManyHostPorts) {
-		t.Errorf("got %v, want ErrTooManyHostPorts", err)
+	if err := d.SetHostPorts(e.ctx, 1, nil, append(ports[:4:4], port(9090, "10.1.0.2", 80))); !errors.Is(err, hostport.ErrTooMany) {
+		t.Errorf("got %v, want ErrTooMany", err)
 	}
 	after, err := d.HostPorts(e.ctx)
 	e.ok(err)
@@ -339,8 +339,8 @@ func TestPrivilegedAllowedSourcesLimit(t *testing.T) {
 	e.ok(d.SetHostPorts(e.ctx, 1, nil, []hostport.Mapping{one, two, sources(port(8082, "10.1.0.2", 80), "198.51.100.0/24", "192.0.2.0/24")}))
 	want("two lists, one of them twice", 4)
 	err = d.SetHostPorts(e.ctx, 1, nil, []hostport.Mapping{one, two, sources(port(8083, "10.1.0.2", 80), "192.0.2.0/24")})
-	if !errors.Is(err, ErrTooManySources) {
-		t.Errorf("got %v, want ErrTooManySources", err)
+	if !errors.Is(err, hostport.ErrTooManySources) {
+		t.Errorf("got %v, want hostport.ErrTooManySources", err)
 	}
 	want("refused", 4)
 	nowhere := sources(port(9091, "10.1.0.3", 80), "10.0.0.0/8")

@@ -297,7 +297,7 @@ func loadAll(o loadapi.LoadRequest, maps shared) (map[string]*verified, error) {
 			specs <- c
 		}
 	}()
-	cache := btf.NewCache() // shared: decoding the kernel's types is the slow part beside
+	cache := btf.NewCache()       // shared: decoding the kernel's types is the slow part beside
 	nf, _ := findNfOffsets(cache) // without them the programs take each packet for a tracked one
 	out := make(map[string]*verified, len(o.Objects))
 	var group sync.WaitGroup

@@ -88,10 +88,10 @@ const (
 	DefaultBPFFS     = "/sys/fs/bpf"
 	DefaultRelearn   = 5
 
-	// A sixteenth of the map of hostPorts. 512 ports in both families are far more than a pod publishes, and sixteen tenants
-	// together do not fill the map.
-	DefaultHostPortsPerAttachment = 1024
-	// A sixteenth of the map of allowed sources, for the same reason.
+	// Pods publish ranges of a thousand ports and more, by TCP and by UDP. In both families these mappings take half of the map of
+	// hostPorts at its default size, so that one attachment alone does not fill it.
+	DefaultHostPortsPerAttachment = 4096
+	// A sixteenth of the map of allowed sources: sixteen attachments together do not fill it.
 	DefaultAllowedSourcesPerAttachment = 1024
 )
 
@@ -135,7 +135,7 @@ type Config struct {
 	SNATPorts          []PortRange
 	NonMasqueradeCIDRs []netip.Prefix
 	MapSizes           MapSizes
-	// HostPortsPerAttachment is how many entries of the map of hostPorts one attachment may have.
+	// HostPortsPerAttachment is how many port mappings one attachment may have with eBPF, whatever families they are for.
 	HostPortsPerAttachment int
 	// AllowedSourcesPerAttachment is how many networks the allowlists of one attachment's hostPorts may have. Equal lists count once.
 	AllowedSourcesPerAttachment int

@@ -22,12 +22,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// ErrTooManyHostPorts says that one attachment wants more hostPorts than hostPortsPerAttachment of the node configuration.
-var ErrTooManyHostPorts = errors.New("more hostPorts than hostPortsPerAttachment")
-
-// ErrTooManySources says that the hostPorts of one attachment want more sources than allowedSourcesPerAttachment of the node configuration.
-var ErrTooManySources = errors.New("more allowedSources than allowedSourcesPerAttachment")
-
 // newEntry returns m as it goes into the map. ErrNoDevice: there is no device of the name in its conditions.
 func newEntry(m hostport.Mapping, owner, generation uint64) (hostport.Entry, error) {
 	index, err := inIfindex(m.Conditions.InDevice)
@@ -59,11 +53,10 @@ func inIfindex(device string) (uint32, error) {
 	return uint32(l.Index), nil
 }
 
-// HostPortLimit is how many hostPorts one attachment may have. One for each family, protocol and host address counts.
-func (hp Ports) HostPortLimit() int { return hp.Config.HostPortsPerAttachment }
-
-// AllowedSourcesLimit is how many networks the allowlists of one attachment may have. Equal lists count once.
-func (hp Ports) AllowedSourcesLimit() int { return hp.Config.AllowedSourcesPerAttachment }
+// Limits are what one attachment may have.
+func (hp Ports) Limits() hostport.Limits {
+	return hostport.Limits{Mappings: hp.Config.HostPortsPerAttachment, Sources: hp.Config.AllowedSourcesPerAttachment}
+}
 
 // SetHostPorts makes ports the hostPorts of owner, and removes those of before that are not in ports. before are the keys that
 // owner may hold, as its attachment record has them. nil means not known: SetHostPorts then reads the whole map, O(hostPorts of the
@@ -72,14 +65,11 @@ func (hp Ports) AllowedSourcesLimit() int { return hp.Config.AllowedSourcesPerAt
 // A key that another owner holds passes to owner atomically, for new and for running connections. It goes back to the other one
 // when owner gives it up first. behind returns the other attachments of the pod, which keep what they hold or wait for: owner has
 // such a key when they have given it up. It is called where another owner has a key, so that a full node costs no ADD more.
-// On an error nothing is changed. The error wraps ErrFull when the map has no room, and ErrTooManyHostPorts or ErrTooManySources for
+// On an error nothing is changed. The error wraps ErrFull when the map has no room, and hostport.ErrTooMany or ErrTooManySources for
 // more than one attachment may have.
 func (hp Ports) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping, behind ...func() []uint64) error {
-	if limit := hp.HostPortLimit(); len(ports) > limit {
-		return fmt.Errorf("%w: %d, at most %d", ErrTooManyHostPorts, len(ports), limit)
-	}
-	if n, limit := hostport.AllowlistSize(ports), hp.AllowedSourcesLimit(); n > limit {
-		return fmt.Errorf("%w: %d, at most %d", ErrTooManySources, n, limit)
+	if err := hp.Limits().Check(ports); err != nil {
+		return err
 	}
 	unlock, err := hp.Writer(ctx)
 	if err != nil {
@@ -137,28 +127,29 @@ func (c *portChange) setAll(owner uint64, before []hostport.Key, ports []hostpor
 	}
 	// The clock never stands still between two holders of the lock, and no generation is 0.
 	generation := uint64(conntrack.Now())
+	entries := make([]hostport.Entry, 0, len(ports))
+	listed := map[uint64]bool{0: true}
 	for _, p := range ports {
 		e, err := newEntry(p, owner, generation)
 		if err != nil {
 			return err
 		}
-		if err := c.putAllowlist(e); err != nil {
-			return err
+		if !listed[e.Allowlist] {
+			if err := c.putAllowlist(e, entries); err != nil {
+				return err
+			}
+			listed[e.Allowlist] = true
 		}
-		if err := c.put(e, rb); err != nil {
-			return err
-		}
+		entries = append(entries, e)
 	}
+	if err := c.putAll(entries, rb); err != nil {
+		return err
+	}
+	held = slices.DeleteFunc(held, func(e hostport.Entry) bool { return want[e.Key] || e.IsClaim() })
 	for _, e := range held {
-		if want[e.Key] || e.IsClaim() {
-			continue
-		}
 		rb.Push("published port "+e.Key.String(), func(context.Context) error { return c.m.Put(e) })
-		if err := c.withdraw(e); err != nil {
-			return err
-		}
 	}
-	return nil
+	return c.withdrawAll(held)
 }
 
 // indexByKey returns the keys of ports, which must be valid and differ.
@@ -230,14 +221,19 @@ func (hp Ports) ClaimHostPorts(ctx context.Context, owner uint64, keys []hostpor
 		var rb rollback.Stack
 		defer rb.Rollback(ctx, &err)
 		generation := uint64(conntrack.Now())
+		claimed := make(map[hostport.Key]bool, len(keys))
+		var claims []hostport.Entry
 		for _, k := range keys {
-			k = k.Unmap()
-			if err := c.forget(func(w waiter) bool { return w.Owner == owner && w.Key == k && w.IsClaim() }); err != nil {
-				return err
+			if k = k.Unmap(); !claimed[k] {
+				claimed[k] = true
+				claims = append(claims, hostport.NewClaim(k, owner, generation))
 			}
-			if err := c.put(hostport.NewClaim(k, owner, generation), &rb); err != nil {
-				return err
-			}
+		}
+		if err := c.forget(func(w waiter) bool { return w.Owner == owner && claimed[w.Key] && w.IsClaim() }); err != nil {
+			return err
+		}
+		if err := c.putAll(claims, &rb); err != nil {
+			return err
 		}
 		return c.end()
 	})
@@ -263,12 +259,8 @@ func (hp Ports) RemoveLocked(m Map, owner uint64, keys []hostport.Key, claims bo
 	errs := []error{err, c.forget(func(w waiter) bool {
 		return w.Owner == owner && w.IsClaim() == claims && (keys == nil || given[w.Key])
 	})}
-	for _, e := range held {
-		if e.IsClaim() == claims {
-			errs = append(errs, c.withdraw(e))
-		}
-	}
-	return errors.Join(append(errs, c.end())...)
+	held = slices.DeleteFunc(held, func(e hostport.Entry) bool { return e.IsClaim() != claims })
+	return errors.Join(append(errs, c.withdrawAll(held), c.end())...)
 }
 
 func (hp Ports) allowlists() (hostport.Allowlists, error) {
@@ -276,9 +268,9 @@ func (hp Ports) allowlists() (hostport.Allowlists, error) {
 	return hostport.NewAllowlists(m), err
 }
 
-// putAllowlist makes the list of e's sources. Nothing counts the users of a list, so one whose last port goes stays: to know that would
+// putAllowlist makes the list of e's sources. others are of the same change, and not in the map yet. Nothing counts the users of a list, so one whose last port goes stays: to know that would
 // take a read of the whole map. It goes with GC, or here when the map has no room.
-func (c *portChange) putAllowlist(e hostport.Entry) error {
+func (c *portChange) putAllowlist(e hostport.Entry, others []hostport.Entry) error {
 	if len(e.AllowedSources) == 0 {
 		return nil
 	}
@@ -288,8 +280,8 @@ func (c *portChange) putAllowlist(e hostport.Entry) error {
 	}
 	_, err = lists.Put(e.AllowedSources)
 	if errors.Is(err, unix.ENOSPC) {
-		// The new list may lose what it has got of its networks: no port names it yet. What this change has replaced may come back.
-		if err := c.dropUnusedLists(c.gone...); err != nil {
+		// The new list may lose what it has got of its networks: no port names it yet. What this change has removed may come back.
+		if err := c.dropUnusedLists(slices.Concat(c.gone, others)...); err != nil {
 			return err
 		}
 		_, err = lists.Put(e.AllowedSources)
@@ -425,9 +417,6 @@ func (hp Ports) Collect(valid func(uint64) bool) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{c.forget(func(w waiter) bool { return !valid(w.Owner) })}
-	for _, e := range stale {
-		errs = append(errs, c.withdraw(e))
-	}
-	return errors.Join(append(errs, c.end(), c.dropUnusedLists())...)
+	err = c.forget(func(w waiter) bool { return !valid(w.Owner) })
+	return errors.Join(err, c.withdrawAll(stale), c.end(), c.dropUnusedLists())
 }

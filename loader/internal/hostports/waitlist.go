@@ -5,9 +5,11 @@ package hostports
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
@@ -99,7 +101,8 @@ func (w *waiter) UnmarshalJSON(raw []byte) error {
 type portChange struct {
 	d       Ports
 	m       Map
-	behind  []func() []uint64 // the owners that keep what they have
+	behind  func() []uint64 // the owners that keep what they have
+	alive   func(hostport.Entry) (bool, error)
 	waiting pintree.JSONList[waiter]
 	gone    []hostport.Entry // replaced or removed
 }
@@ -107,7 +110,8 @@ type portChange struct {
 // changePorts begins a change.
 func (hp Ports) changePorts(m Map, behind ...func() []uint64) (*portChange, error) {
 	waiting, err := hp.waitlist()
-	return &portChange{d: hp, m: m, behind: behind, waiting: waiting}, err
+	owners := sync.OnceValue(func() []uint64 { return ownersOf(behind) })
+	return &portChange{d: hp, m: m, behind: owners, alive: remembered(hp.alive), waiting: waiting}, err
 }
 
 func (hp Ports) waitlist() (pintree.JSONList[waiter], error) {
@@ -139,97 +143,166 @@ func (c *portChange) forget(drop func(waiter) bool) error {
 	}))
 }
 
-// put writes e. If another owner has the key, that one waits from then on. An entry that says the same already keeps its generation, so
-// that its connections live on.
-func (c *portChange) put(e hostport.Entry, rb *rollback.Stack) error {
-	old, had, err := c.m.Get(e.Key)
-	if err != nil {
-		return fmt.Errorf("published port %s: %w", e.Key, err)
+// putAll writes entries, whose keys differ. If another owner has a key, that one waits from then on. An entry that says the same
+// already keeps its generation, so that its connections live on. The list is written once, before the map: a pod may publish thousands.
+func (c *portChange) putAll(entries []hostport.Entry, rb *rollback.Stack) error {
+	type change struct {
+		now, old hostport.Entry
+		had      bool
 	}
-	same := old
-	same.Generation = e.Generation
-	if had && same.Equal(e) {
-		return nil
-	}
-	if had && old.Owner != e.Owner {
-		if waits, err := c.waitBehind(old, e); waits || err != nil {
-			return err
+	changes := make([]change, 0, len(entries))
+	waiting := slices.Clone(c.waiting.All)
+	for _, e := range entries {
+		old, had, err := c.m.Get(e.Key)
+		if err != nil {
+			return fmt.Errorf("published port %s: %w", e.Key, err)
 		}
-		if err := c.waiting.Set(append(slices.Clone(c.waiting.All), waiter{old})); err != nil {
-			return err
+		same := old
+		same.Generation = e.Generation
+		if had && same.Equal(e) {
+			continue
 		}
-	}
-	rb.Push("published port "+e.Key.String(), func(context.Context) error {
-		if had {
-			return c.m.Put(old)
+		if had && old.Owner != e.Owner {
+			place, err := c.placeBehind(waiting, old, e)
+			if err != nil {
+				return err
+			}
+			if place >= 0 {
+				waiting = slices.Insert(waiting, place, waiter{e})
+				continue
+			}
+			waiting = append(waiting, waiter{old})
 		}
-		return c.m.Delete(e.Key)
-	})
-	if err := c.m.Put(e); err != nil {
-		return fmt.Errorf("published port %s: %w", e.Key, pintree.WrapFull("sl_hostports", err))
+		changes = append(changes, change{e, old, had})
 	}
-	if had {
-		c.gone = append(c.gone, old)
+	if err := c.waiting.Set(waiting); err != nil {
+		return err
+	}
+	for _, ch := range changes {
+		rb.Push("published port "+ch.now.Key.String(), func(context.Context) error {
+			if ch.had {
+				return c.m.Put(ch.old)
+			}
+			return c.m.Delete(ch.now.Key)
+		})
+		if err := c.m.Put(ch.now); err != nil {
+			return fmt.Errorf("published port %s: %w", ch.now.Key, pintree.WrapFull("sl_hostports", err))
+		}
+		if ch.had {
+			c.gone = append(c.gone, ch.old)
+		}
 	}
 	return nil
 }
 
-// waitBehind puts e on the waiting list if an attachment of behind has its key, or waits for it: it comes after the last of those, as a
-// netfilter rule does that is below theirs. A holder whose device has gone keeps nothing.
-func (c *portChange) waitBehind(holder, e hostport.Entry) (bool, error) {
-	owners := ownersOf(c.behind)
-	place := indexOf(c.waiting.All, e.Key, owners...)
-	if place < 0 {
-		if !slices.Contains(owners, holder.Owner) {
-			return false, nil
-		}
-		if alive, err := c.d.alive(holder); !alive || err != nil {
-			return false, err
-		}
-		place = len(c.waiting.All)
+// placeBehind returns where e comes on the list of those who wait if an attachment of behind has its key, or waits for it: after the last
+// of those, as a netfilter rule does that is below theirs. -1: none does. A holder whose device has gone keeps nothing.
+func (c *portChange) placeBehind(waiting []waiter, holder, e hostport.Entry) (int, error) {
+	owners := c.behind()
+	if place := indexOf(waiting, e.Key, owners...); place >= 0 {
+		return place, nil
 	}
-	return true, c.waiting.Set(slices.Insert(slices.Clone(c.waiting.All), place, waiter{e}))
+	if !slices.Contains(owners, holder.Owner) {
+		return -1, nil
+	}
+	if alive, err := c.alive(holder); !alive || err != nil {
+		return -1, err
+	}
+	return len(waiting), nil
 }
 
-// withdraw removes e from the map: the last who waits for its key has it again.
-func (c *portChange) withdraw(e hostport.Entry) error {
-	next, rest, err := c.nextWaiter(e.Key, e.Owner)
-	switch {
-	case err != nil:
-	case next == nil:
-		err = c.m.Delete(e.Key)
-	default:
-		next.Generation = uint64(conntrack.Now())
-		err = c.m.Put(*next)
-	}
-	if err != nil {
-		return fmt.Errorf("published port %s: %w", e.Key, err)
-	}
-	c.gone = append(c.gone, e)
-	return c.waiting.Set(rest)
-}
-
-// nextWaiter returns the last who waits for a key and is alive, or nil, and the list without that one. A pod whose DEL never came may
-// have left its address to another pod, which has no such hostPort. The owner who gives the key up may wait for it too, where a kill
-// kept it from writing the list: it is left out.
-func (c *portChange) nextWaiter(k hostport.Key, leaving uint64) (next *hostport.Entry, rest []waiter, err error) {
-	rest = slices.Clone(c.waiting.All)
-	for i := len(rest) - 1; i >= 0; i-- {
-		w := rest[i]
-		if w.Key != k || w.Owner == leaving {
+// withdrawAll removes entries from the map: the last who waits for a key has it again. It goes on after errors. The list is written
+// once, after the map.
+func (c *portChange) withdrawAll(entries []hostport.Entry) error {
+	q := newQueue(c.waiting.All, c.alive)
+	var errs []error
+	for _, e := range entries {
+		i, err := q.next(e.Key, e.Owner)
+		switch {
+		case err != nil:
+		case i < 0:
+			err = c.m.Delete(e.Key)
+		default:
+			next := q.waiting[i].Entry
+			next.Generation = uint64(conntrack.Now())
+			if err = c.m.Put(next); err == nil {
+				q.left[i] = true
+			}
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("published port %s: %w", e.Key, err))
 			continue
 		}
-		alive, err := c.d.alive(w.Entry)
-		if err != nil {
-			return nil, nil, err
-		}
-		rest = slices.Delete(rest, i, i+1)
-		if alive {
-			return &w.Entry, rest, nil
-		}
-		c.gone = append(c.gone, w.Entry)
+		c.gone = append(c.gone, e)
 	}
-	return nil, rest, nil
+	c.gone = append(c.gone, q.dead...)
+	return errors.Join(append(errs, c.waiting.Set(q.rest()))...)
+}
+
+// queue finds who is next for a key without a walk through all waiters.
+type queue struct {
+	waiting []waiter
+	byKey   map[hostport.Key][]int // indexes into waiting, the latest last
+	left    map[int]bool
+	dead    []hostport.Entry // those who left without a turn
+	alive   func(hostport.Entry) (bool, error)
+}
+
+func newQueue(waiting []waiter, alive func(hostport.Entry) (bool, error)) *queue {
+	q := &queue{waiting: waiting, byKey: make(map[hostport.Key][]int, len(waiting)), left: make(map[int]bool), alive: alive}
+	for i, w := range waiting {
+		q.byKey[w.Key] = append(q.byKey[w.Key], i)
+	}
+	return q
+}
+
+// next returns the index of the last who waits for a key and is alive, -1 for none. A pod whose DEL never came may have left its address
+// to another pod, which has no such hostPort: it leaves the queue. The owner who gives the key up may wait for it too, where a kill kept
+// it from writing the list: it is passed over.
+func (q *queue) next(k hostport.Key, leaving uint64) (int, error) {
+	for _, i := range slices.Backward(q.byKey[k]) {
+		w := q.waiting[i]
+		if w.Owner == leaving || q.left[i] {
+			continue
+		}
+		if alive, err := q.alive(w.Entry); err != nil || alive {
+			return i, err
+		}
+		q.left[i] = true
+		q.dead = append(q.dead, w.Entry)
+	}
+	return -1, nil
+}
+
+// rest are those who wait still.
+func (q *queue) rest() []waiter {
+	out := make([]waiter, 0, len(q.waiting))
+	for i, w := range q.waiting {
+		if !q.left[i] {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// remembered asks once for each pod.
+func remembered(alive func(hostport.Entry) (bool, error)) func(hostport.Entry) (bool, error) {
+	type pod struct {
+		owner uint64
+		addr  netip.Addr
+	}
+	known := make(map[pod]bool)
+	return func(e hostport.Entry) (bool, error) {
+		p := pod{e.Owner, e.PodIP}
+		if is, ok := known[p]; ok {
+			return is, nil
+		}
+		is, err := alive(e)
+		if err == nil {
+			known[p] = is
+		}
+		return is, err
+	}
 }
 
 // alive reports whether the owner of e has its address still, on a device that exists. A claim has no endpoint: GC removes it when its

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-cni/sluice/pkg/netfilter"
@@ -139,12 +140,18 @@ func mappingRules(p netfilter.Ports, m netfilter.Mapping) []placedRule {
 func portRules(have list, h netfilter.Held) []rule {
 	var out []rule
 	spare := netfilter.SpareMappings(h.Spare, "") // a comment has the container alone
+	var pods []string                             // its addresses, each once
+	for _, m := range h.Mappings {
+		if ip := m.PodIP.String(); !slices.Contains(pods, ip) {
+			pods = append(pods, ip)
+		}
+	}
 	for _, chain := range []string{chainHostPorts, chainHostIPPorts, chainMasquerading} {
 		for _, r := range have.rules(chain) {
 			if r.Comment != h.Ref.ContainerID {
 				continue
 			}
-			own := h.Mappings == nil || slices.ContainsFunc(h.Mappings, func(m netfilter.Mapping) bool { return r.mentions(m.PodIP.String()) })
+			own := h.Mappings == nil || slices.ContainsFunc(pods, r.mentions)
 			if own && !slices.ContainsFunc(spare, r.isFor) {
 				out = append(out, r)
 			}
@@ -223,15 +230,22 @@ func checkMappings(have list, p netfilter.Ports, mappings []netfilter.Mapping, f
 	var errs []error
 	own := portRules(have, netfilter.Held{Ref: p.Ref, Mappings: mappings, Spare: spareOthers(p)})
 	count := make(map[string]int)
+	leading := make(map[string][]rule) // by the numbers that they compare: a pod may publish thousands of ports
 	for _, r := range own {
 		count[r.Chain]++
+		if r.Chain != chainMasquerading {
+			for _, text := range strings.Split(string(r.Expr), `"right":`)[1:] {
+				number := text[:len(text)-len(strings.TrimLeft(text, "0123456789"))]
+				leading[number] = append(leading[number], r)
+			}
+		}
 	}
 	want := make(map[string]int)
 	for _, m := range mappings {
 		for _, r := range mappingRules(p, m) {
 			want[r.chain]++
 		}
-		if !slices.ContainsFunc(own, func(r rule) bool { return r.Chain != chainMasquerading && r.isFor(m) }) {
+		if !slices.ContainsFunc(leading[strconv.Itoa(int(m.HostPort))], func(r rule) bool { return r.isFor(m) }) {
 			errs = append(errs, fmt.Errorf("%w: port %d/%s of %s is not in table %s %s", netfilter.ErrDiffers, m.HostPort, m.ProtoName(), m.PodIP, family, portTable))
 		}
 	}

@@ -53,13 +53,13 @@ func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, err
 
 // withinLimits refuses more than one attachment may take of the maps that all pods share.
 func withinLimits(dp Ports, r request, ports []hostport.Mapping) error {
-	if limit := dp.HostPortLimit(); len(ports) > limit {
-		return cnierr.Config("runtimeConfig.portMappings", fmt.Sprintf("of %d mappings", len(r.conf.RuntimeConfig.PortMappings)),
-			fmt.Sprintf("they make %d hostPort entries, one for each family and host address; the node's hostPortsPerAttachment allows %d", len(ports), limit))
-	}
-	if n, limit := hostport.AllowlistSize(ports), dp.AllowedSourcesLimit(); n > limit {
-		return cnierr.Config("allowedSources", fmt.Sprintf("of %d networks", n),
-			fmt.Sprintf("the different lists of the port mappings have them together; the node's allowedSourcesPerAttachment allows %d", limit))
+	err := dp.HostPortLimits().Check(ports)
+	mappings := fmt.Sprintf("of %d mappings", len(r.conf.RuntimeConfig.PortMappings))
+	switch {
+	case errors.Is(err, hostport.ErrTooManySources):
+		return cnierr.Config("allowedSources", mappings, err.Error())
+	case err != nil:
+		return cnierr.Config("runtimeConfig.portMappings", mappings, err.Error())
 	}
 	return nil
 }

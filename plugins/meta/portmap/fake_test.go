@@ -35,9 +35,9 @@ func (d *fakeDatapath) GC(ctx context.Context, keep func(uint64) bool) error {
 	return nil
 }
 
-func (*fakeDatapath) HostPortLimit() int { return nodeconf.DefaultHostPortsPerAttachment }
-
-func (*fakeDatapath) AllowedSourcesLimit() int { return nodeconf.DefaultAllowedSourcesPerAttachment }
+func (*fakeDatapath) HostPortLimits() hostport.Limits {
+	return hostport.Limits{Mappings: nodeconf.DefaultHostPortsPerAttachment, Sources: nodeconf.DefaultAllowedSourcesPerAttachment}
+}
 
 func (d *fakeDatapath) SetHostPorts(_ context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping, _ ...func() []uint64) error {
 	maps.DeleteFunc(d.ports, func(k hostport.Key, p fakePort) bool {

@@ -27,8 +27,7 @@ const Name = "portmap"
 // Ports is the part of the datapath that publishes ports. behind returns the owners of the container's other attachments, and is called
 // where another owner has a port.
 type Ports interface {
-	HostPortLimit() int
-	AllowedSourcesLimit() int
+	HostPortLimits() hostport.Limits
 	SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping, behind ...func() []uint64) error
 	RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error
 	ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key, behind ...func() []uint64) error

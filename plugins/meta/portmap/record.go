@@ -91,14 +91,20 @@ func siblings(records *attachments.Dir, ref attachments.ID) func() []uint64 {
 // with returns the section with the ports that eBPF has of an earlier ADD. SetHostPorts takes out only what it is told of. The tables
 // find what they have by their rules.
 func (s section) with(before recordedPorts) section {
-	now := s.Ports
-	s.Ports = nil
+	if len(before.keys) == 0 {
+		return s
+	}
+	now := make(map[portKey]bool, len(s.Ports))
+	for _, k := range s.Ports {
+		now[k] = true
+	}
+	var earlier []portKey
 	for _, k := range before.keys {
-		if k.Backend == backend.EBPF && !slices.Contains(now, k) {
-			s.Ports = append(s.Ports, k)
+		if k.Backend == backend.EBPF && !now[k] {
+			earlier = append(earlier, k)
 		}
 	}
-	s.Ports = append(s.Ports, now...)
+	s.Ports = append(earlier, s.Ports...)
 	return s
 }
 
@@ -163,12 +169,14 @@ func (p *plugin) splitByRecord(ctx context.Context, a *cniskel.Args, r request, 
 	if err != nil {
 		return nil, err
 	}
+	backendOf := make(map[hostport.Key]string, len(recorded.keys))
+	for _, k := range recorded.keys {
+		backendOf[hostport.Key{HostIP: k.HostIP, Proto: k.Proto, Port: k.Port}] = k.Backend
+	}
 	for _, hp := range r.ports {
-		name := would[0].backend.Name()
-		for _, k := range recorded.keys {
-			if k.HostIP == hp.HostIP && k.Proto == hp.Proto && k.Port == hp.Port {
-				name = k.Backend
-			}
+		name, ok := backendOf[hp.Key]
+		if !ok {
+			name = would[0].backend.Name()
 		}
 		byName[name] = append(byName[name], hp)
 	}

@@ -119,7 +119,7 @@ func TestAddBadInputHasNoEffect(t *testing.T) {
 	}
 }
 
-// A tenant's mappings are counted before the first effect, each family and protocol. One that has the room for all is not refused.
+// A tenant's mappings are counted before the first effect, as the tenant wrote them: two families count once, two protocols twice.
 func TestHostPortLimit(t *testing.T) {
 	mappings := func(n int) string {
 		var out []string
@@ -129,15 +129,15 @@ func TestHostPortLimit(t *testing.T) {
 		return strings.Join(out, ",")
 	}
 	n := newNode(t)
-	_, err := n.Add("a", withPrev("", mappings(513))) // the pod has two families
+	_, err := n.Add("a", withPrev("", mappings(4097))) // the pod has two families
 	n.WantCode(err, cnierr.CodeConfig)
-	for _, word := range []string{"runtimeConfig.portMappings", "513", "1026", "hostPortsPerAttachment", "1024"} {
+	for _, word := range []string{"runtimeConfig.portMappings", "4097", "hostPortsPerAttachment", "4096"} {
 		if !strings.Contains(err.Error(), word) {
 			t.Errorf("%q does not name %s", err, word)
 		}
 	}
 	n.wantEmpty()
-	if _, err := n.Add("a", withPrev("", mappings(512))); err != nil {
+	if _, err := n.Add("a", withPrev("", mappings(4096))); err != nil {
 		t.Error(err)
 	}
 }
