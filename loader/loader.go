@@ -62,6 +62,9 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 	if b := d.tree.Config.Backend; b != nodeconf.BackendAuto && b != nodeconf.BackendEBPF {
 		return nil, fmt.Errorf("%w: the node configuration asks for the backend %q", ErrUnavailable, b)
 	}
+	if err := d.tree.CheckWritable(); err != nil {
+		return nil, err
+	}
 	cfg, err := programs.New(d.tree).Constants()
 	if err != nil {
 		return nil, err

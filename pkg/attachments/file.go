@@ -116,7 +116,8 @@ func unescape(s string) (string, error) {
 	return b.String(), nil
 }
 
-// lock takes the store's flock and returns the function that gives it back. With create the directory is made first.
+// lock takes the store's flock and returns the function that gives it back. With create the directory is made first. The error is
+// unix.EROFS where the store is on a file system that is read-only.
 func (d *Dir) lock(create bool) (func(), error) {
 	if create {
 		if err := os.MkdirAll(d.path, 0o700); err != nil {

@@ -6,6 +6,9 @@
 // asking the runtime, the interface or the network namespace. Several plugins of one chain share the file of an attachment,
 // each under its own name. The directory lives on a tmpfs (/run): records do not survive a reboot, and neither do pods.
 //
+// On a file system that is read-only nothing is recorded and nothing removed, without an error: an ADD works as upstream's, and a DEL
+// looks for what it made. The loader refuses to serve new attachments there, since its garbage collection needs their records.
+//
 // Writes are atomic (temporary file, fsync, rename) and serialised by an flock. A record that cannot be read never stops a
 // DEL or a GC: it is reported as Corrupt, with the attachment's identity taken from the file's name.
 package attachments
@@ -22,6 +25,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
@@ -169,6 +174,9 @@ func (d *Dir) update(ref ID, plugin string, data any, state string, edit func(*R
 		return fmt.Errorf("record of %s, section %s: %w", ref, plugin, err)
 	}
 	unlock, err := d.lock(true)
+	if errors.Is(err, unix.EROFS) {
+		return nil // ADR 30: DEL looks for what the record would name
+	}
 	if err != nil {
 		return err
 	}
@@ -224,8 +232,8 @@ func (d *Dir) read(name string) (*Record, error) {
 // section is success.
 func (d *Dir) Remove(ref ID, plugin string) error {
 	unlock, err := d.lock(false)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EROFS) {
+		return nil // a record that is there stays until GC finds the directory writable
 	}
 	if err != nil {
 		return err

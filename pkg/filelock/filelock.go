@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -17,12 +18,23 @@ import (
 )
 
 // Acquire opens the lock file at path and locks it as Lock does. It creates the file, and its directory, if missing.
+//
+// On a file system that is read-only, a file that is there is locked as it is. Where it is missing, no process can make it, and what it
+// would protect on that file system cannot change: Acquire then returns a file without name, content and lock.
 func Acquire(ctx context.Context, path string) (*os.File, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); errors.Is(err, unix.EROFS) {
+		return nameless()
+	} else if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if errors.Is(err, unix.EROFS) {
+			f, err = os.Open(path)
+			if errors.Is(err, fs.ErrNotExist) {
+				return nameless()
+			}
+		}
 		if err != nil {
 			return nil, fmt.Errorf("lock: %w", err)
 		}
@@ -35,6 +47,15 @@ func Acquire(ctx context.Context, path string) (*os.File, error) {
 		}
 		_ = f.Close()
 	}
+}
+
+// nameless returns a file that no other process can open. It has no name, so that a holder who removes its lock file removes nothing.
+func nameless() (*os.File, error) {
+	fd, err := unix.MemfdCreate("sluice-lock", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	return os.NewFile(uintptr(fd), ""), nil
 }
 
 func isAt(f *os.File, path string) bool {

@@ -28,7 +28,13 @@ import (
 // links whose device has gone. keep is called under the writers' lock, once per owner: an ADD writes its attachment record
 // before it calls Enable, so a keep that reads the records when it is called never takes away what is being made. It goes on
 // after errors.
+//
+// Where the run directory is read-only, attachments may have come without a record: GC waits until it is writable.
 func (c Collector) GC(ctx context.Context, keep func(owner uint64) bool) error {
+	if err := c.CheckWritable(); err != nil {
+		c.Log.Warn("nothing is collected", log.Error(err))
+		return nil
+	}
 	unlock, err := c.Writer(ctx)
 	if errors.Is(err, pintree.ErrNotLoaded) {
 		return nil

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
@@ -176,8 +178,12 @@ func (m *memory) parseOwn(value string) error {
 	return nil
 }
 
-// recall returns what the last look has left; nil if there is nothing that can be used.
+// recall returns what the last look has left; nil if there is nothing that can be used. In a run directory that is read-only it is not
+// what the last look has left.
 func (node Node) recall() *memory {
+	if node.CheckWritable() != nil {
+		return nil
+	}
 	raw, err := os.ReadFile(node.Paths.Look)
 	if err != nil {
 		return nil
@@ -193,12 +199,20 @@ func (node Node) recall() *memory {
 // one did. Where there is no room the file goes, and the next look is a full one: an old file may lack devices of the node.
 func (node Node) remember(m *memory) error {
 	if len(m.own) > maxOwn {
-		return pintree.RemoveIfThere(node.Paths.Look)
+		return node.forget()
 	}
 	err := pintree.WriteFile(node.Paths.Look, []byte(m.String()))
 	if err == nil {
 		return nil
 	}
 	node.Log.Warn("the next verb reads all devices of the node again", log.Error(fmt.Errorf("%s: %w", node.Paths.Look, err)))
-	return pintree.RemoveIfThere(node.Paths.Look)
+	return node.forget()
+}
+
+// forget makes the next look a full one.
+func (node Node) forget() error {
+	if err := pintree.RemoveIfThere(node.Paths.Look); !errors.Is(err, unix.EROFS) {
+		return err
+	}
+	return nil // recall does not read it there
 }

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/denylist"
 	"github.com/sluice-cni/sluice/loader/internal/flows"
@@ -193,7 +195,7 @@ func (node Node) lookAndWrite(ctx context.Context, a *attach.Attacher, fresh int
 	gone, err := node.writeHostAddrs(have, n.addrs)
 	if err := errors.Join(err, node.writeUplinks(a, n, uplinks), flows.New(node.Tree).ForgetSources(gone), node.writeKeptPorts()); err != nil {
 		if full { // the maps may have what the file of the last look does not lead to
-			err = errors.Join(err, pintree.RemoveIfThere(node.Paths.Look))
+			err = errors.Join(err, node.forget())
 		}
 		return err
 	}
@@ -209,7 +211,10 @@ func (node Node) lookAndWrite(ctx context.Context, a *attach.Attacher, fresh int
 		return err
 	}
 	now := time.Now()
-	return os.Chtimes(node.Paths.Reserved, now, now)
+	if err := os.Chtimes(node.Paths.Reserved, now, now); node.CheckWritable() == nil {
+		return err
+	}
+	return nil // the next verb looks again
 }
 
 // sides returns what tells the devices on the pods' side: the host veths, by their counters, and the devices packets are routed
@@ -362,7 +367,7 @@ func (node Node) writeKeptPorts() error {
 	if _, err := hostport.NewReservedPorts(raw).Replace(want); err != nil {
 		return fmt.Errorf("reserved ports: %w", err)
 	}
-	if err := pintree.WriteFile(node.Paths.Reserved, []byte(reserved)); err != nil {
+	if err := pintree.WriteFile(node.Paths.Reserved, []byte(reserved)); err != nil && !errors.Is(err, unix.EROFS) { // the next one compares again
 		return fmt.Errorf("remember reserved ports: %w", err)
 	}
 	return nil

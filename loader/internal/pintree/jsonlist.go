@@ -10,6 +10,8 @@ import (
 	"os"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-cni/sluice/pkg/diskfull"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
@@ -40,12 +42,12 @@ func ReadList[T any](t *Tree, path, what string, equal func(T, T) bool) (JSONLis
 }
 
 // Set replaces the list. A full file system fails what makes it longer, but not what makes it shorter, which makes room: that is
-// written over the old content.
+// written over the old content. A read-only one keeps the old content then: readers ask whether a waiter is alive.
 func (l *JSONList[T]) Set(now []T) error {
 	if slices.EqualFunc(l.All, now, l.equal) {
 		return nil
 	}
-	if err := l.write(now); err != nil {
+	if err := l.write(now); err != nil && (!errors.Is(err, unix.EROFS) || len(now) > len(l.All)) {
 		return fmt.Errorf("%s: %w", l.what, err)
 	}
 	l.All = now

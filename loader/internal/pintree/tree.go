@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/filelock"
@@ -104,6 +106,21 @@ func (t *Tree) Pinned(name string) (*bpfsys.Map, error) {
 	}
 	t.maps[name] = m
 	return m, nil
+}
+
+// CheckWritable returns an ErrUnavailable if the run directory, or what it would be made in, is on a file system that is read-only. No
+// attachment is recorded there, and garbage collection removes the entries of those that no record names.
+func (t *Tree) CheckWritable() error {
+	for dir := t.RunDir; ; dir = filepath.Dir(dir) {
+		err := unix.Access(dir, unix.W_OK)
+		if errors.Is(err, unix.ENOENT) && dir != "/" {
+			continue
+		}
+		if errors.Is(err, unix.EROFS) {
+			return fmt.Errorf("%w: %s is on a read-only file system, so that attachments cannot be recorded: make it writable", ErrUnavailable, t.RunDir)
+		}
+		return nil // other errors show where something is written
+	}
 }
 
 // Lock takes the writers' lock.

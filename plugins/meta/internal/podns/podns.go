@@ -65,9 +65,10 @@ func Reopen(inode uint64, paths ...string) (*Pod, error) {
 //
 // Upstream's sbr plugin locks the namespace itself. Lock takes that lock too where it
 // is free, so that upstream's waits. It does not wait for it: any process that can
-// open the namespace can hold it, the pod's own included.
+// open the namespace can hold it, the pod's own included. Where the run directory is
+// read-only, that lock is the only one.
 func (p *Pod) Lock(ctx context.Context, records *attachments.Dir) error {
-	if err := os.MkdirAll(records.Path(), 0o700); err != nil {
+	if err := os.MkdirAll(records.Path(), 0o700); err != nil && !errors.Is(err, unix.EROFS) {
 		return cnierr.Wrap(cnierr.CodeState, err, "lock CNI_NETNS %q", p.NS.Path())
 	}
 	f, err := filelock.Acquire(ctx, LockPath(records, p.NS.Inode()))
@@ -88,12 +89,11 @@ func LockPath(records *attachments.Dir, inode uint64) string {
 	return filepath.Join(records.Path(), fmt.Sprintf(".netns-%d.lock", inode))
 }
 
-// LockForDel is Lock for a DEL. If the run directory is full or read-only, there is
-// no lock: the pod goes with the DEL, so the worst is a number that another ADD of
+// LockForDel is Lock for a DEL. If the run directory is full, there is no lock: the pod goes with the DEL, so the worst is a number that another ADD of
 // the same pod finds taken.
 func (p *Pod) LockForDel(ctx context.Context, l *log.Logger, records *attachments.Dir) error {
 	err := p.Lock(ctx, records)
-	if diskfull.Is(err) || errors.Is(err, unix.EROFS) {
+	if diskfull.Is(err) {
 		l.Warn("no lock for the pod's network namespace", log.Error(err))
 		return nil
 	}
@@ -106,7 +106,7 @@ func (p *Pod) Close() {
 		p.Handle.Close()
 		p.NS.Close()
 		if p.lock != nil {
-			_ = os.Remove(p.lock.Name()) // before the lock goes: who waits for it looks whether the file is still there
+			_ = os.Remove(p.lock.Name()) // "" if the file could not be made; before the lock goes: who waits for it looks whether the file is still there
 			_ = p.lock.Close()
 		}
 	}
