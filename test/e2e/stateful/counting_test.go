@@ -17,7 +17,7 @@ var hostPortOnly = []string{byHostPort}
 
 // counting are rules that count open connections, one after the other: their trials would disturb each other.
 func counting() []ruleset {
-	count := []scenario{short(30), parallel(12)}
+	count := []scenario{parallel(12), short(20)}
 	return []ruleset{
 		{name: "nft ct count over 10", before: countOver(10), then: count, paths: hostPortOnly, bites: "10 of 12"},
 		{

@@ -10,7 +10,7 @@ import (
 )
 
 // worldsAtOnce is how many worlds run side by side: they wait for most of their time.
-const worldsAtOnce = "16"
+const worldsAtOnce = "24"
 
 func TestMain(m *testing.M) {
 	flag.Parse()

@@ -5,6 +5,7 @@ package stateful
 import (
 	"fmt"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
@@ -30,6 +31,8 @@ type scenario struct {
 	name   string
 	protos []string // TCP if none
 	paths  []string // those of the ruleset if none
+	// together says that all trials meet before they go on (see gathering).
+	together bool
 	run    func(s *stage, tr trial) outcome
 }
 
@@ -46,7 +49,7 @@ var (
 // How long conversations go on. Sluice learns a connection from its first packets, and learns it anew each second here.
 const (
 	young     = 500 * time.Millisecond
-	relearned = 2600 * time.Millisecond
+	relearned = 3400 * time.Millisecond
 	pause     = 80 * time.Millisecond
 	// settled is when the last acknowledgement is on its way for certain.
 	settled = 300 * time.Millisecond
@@ -288,62 +291,78 @@ func parallel(n int) scenario {
 	}}
 }
 
-// forgotten is a conversation whose entry an administrator removes.
+// gathering is where conversations meet, so that what concerns all of them is done once.
+type gathering struct {
+	absent sync.WaitGroup
+	once   sync.Once
+	err    error
+}
+
+// act waits for the others, does f once, and says for all how that ended. What has no conversation does nothing.
+func (g *gathering) act(f func() error) error {
+	g.absent.Done()
+	g.absent.Wait()
+	g.once.Do(func() { g.err = f() })
+	return g.err
+}
+
+// forgotten is a conversation whose entry an administrator removes: alone, or with all others.
 func forgotten(how string, fromServer bool) scenario {
-	return scenario{name: fmt.Sprintf("conntrack %s, %s first", how, speaker(fromServer)), protos: both, run: func(s *stage, tr trial) outcome {
+	name := fmt.Sprintf("conntrack %s, %s first", how, speaker(fromServer))
+	return scenario{name: name, protos: both, together: true, run: func(s *stage, tr trial) outcome {
 		t, o := s.begin(tr, relearned)
 		if t == nil {
+			_ = s.met.act(func() error { return nil })
 			return o
 		}
-		line := "conntrack -F"
+		err := s.met.act(func() error {
+			if how != "-F" {
+				return nil
+			}
+			return s.Node.Do(func() error { _, err := run("conntrack -F >/dev/null 2>&1"); return err })
+		})
 		if how == "-D" {
-			line = fmt.Sprintf("conntrack -D -f ipv%s -p %s --orig-src %s --orig-port-src %d", tr.fam.Suffix, tr.proto, t.from.Addr(), t.from.Port())
+			line := fmt.Sprintf("conntrack -D -f ipv%s -p %s --orig-src %s --orig-port-src %d >/dev/null 2>&1", tr.fam.Suffix, tr.proto, t.from.Addr(), t.from.Port())
+			err = s.Node.Do(func() error { _, err := run(line); return err })
 		}
-		err := s.Node.Do(func() error { _, err := run(line + " >/dev/null 2>&1"); return err })
-		if err != nil {
-			o.see("removed", "there is none")
-		} else {
-			o.see("removed", "yes")
-		}
+		o.see("removed", said(err))
 		time.Sleep(1200 * time.Millisecond) // relearnSeconds
 		o.see("first word", t.word(fromServer))
 		o.see("answer", t.word(!fromServer))
 		time.Sleep(settled)
 		o.see("entry then", s.entryOf(t.proto, t.from))
-		if t.proto == "tcp" {
-			t.abort()
-		} else {
-			t.close()
-		}
+		t.abort()
 		return o
 	}}
 }
 
-// later is a rule that an administrator adds while conversations go on. undo takes it away.
-func later(rule, undo string) scenario {
-	return scenario{name: "later rule", protos: both, run: func(s *stage, tr trial) outcome {
+func said(err error) string {
+	if err != nil {
+		return "no"
+	}
+	return "yes"
+}
+
+// later is a rule that an administrator adds while conversations go on.
+func later(rule string) scenario {
+	return scenario{name: "later rule", protos: both, together: true, run: func(s *stage, tr trial) outcome {
 		t, o := s.begin(tr, relearned)
+		err := s.met.act(func() error {
+			return s.Node.Do(func() error { _, err := run(prelude + rule); return err })
+		})
 		if t == nil {
 			return o
 		}
-		e2etest.RunScript(s.T, s.World, prelude+rule)
+		o.see("rule added", said(err))
 		verdict := "stops"
-		for late := time.Now().Add(2 * time.Second); ; time.Sleep(pause) {
-			if t.say(client) != nil {
-				break
-			}
+		for late := time.Now().Add(2 * time.Second); t.say(client) == nil; time.Sleep(pause) {
 			if time.Now().After(late) {
 				verdict = "goes on"
 				break
 			}
 		}
 		o.see("conversation", verdict)
-		e2etest.RunScript(s.T, s.World, prelude+undo)
-		if t.proto == "tcp" {
-			t.abort()
-		} else {
-			t.close()
-		}
+		t.abort()
 		return o
 	}}
 }

@@ -59,6 +59,7 @@ type stage struct {
 
 	mu   sync.Mutex
 	seen results
+	met  gathering
 }
 
 // newStage makes the world: the rules first, as on a node that boots, then the pods.
@@ -197,6 +198,11 @@ func (s *stage) open(tr trial) (*talk, string) {
 // play runs the scenarios of the ruleset: side by side those that disturb no other, the rest one after the other.
 func (s *stage) play() {
 	var wg sync.WaitGroup
+	for _, sc := range s.rules.atOnce {
+		if sc.together {
+			s.met.absent.Add(len(s.rules.trials(sc)))
+		}
+	}
 	for _, sc := range s.rules.atOnce {
 		for _, tr := range s.rules.trials(sc) {
 			wg.Go(func() { s.note(sc, tr, sc.run(s, tr)) })

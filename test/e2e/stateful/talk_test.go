@@ -27,8 +27,8 @@ var (
 	openTimeout = netlab.Patient(1500 * time.Millisecond)
 	// wordTimeout covers three retransmissions of TCP: at 0.2, 0.6 and 1.4 s.
 	wordTimeout = netlab.Patient(2500 * time.Millisecond)
-	// datagramTimeout is for what is not repeated.
-	datagramTimeout = netlab.Patient(time.Second)
+	// datagramTimeout is for what is not repeated: a busy machine may be late.
+	datagramTimeout = netlab.Patient(2 * time.Second)
 )
 
 // ftpPort is FTP's control connection, ftpDataPort what a server announces on it.
@@ -309,14 +309,14 @@ func (t *talk) line(fromServer bool, text string) {
 	_, _ = listener.r.ReadString('\n')
 }
 
-// exchange speaks both ways for that long, a word each way every pause.
-func (t *talk) exchange(d, pause time.Duration) error {
+// exchange speaks both ways for that long, a word each way every pause. It goes on after a word that is lost.
+func (t *talk) exchange(d, pause time.Duration) (first error) {
 	for late := time.Now().Add(d); time.Now().Before(late); time.Sleep(pause) {
-		if err := errors.Join(t.say(false), t.say(true)); err != nil {
-			return err
+		if err := errors.Join(t.say(false), t.say(true)); first == nil {
+			first = err
 		}
 	}
-	return nil
+	return first
 }
 
 // close ends a conversation in order: the client first, then the server, which waits for the client's end.
@@ -334,8 +334,12 @@ func (t *talk) close() {
 	_ = t.client.conn.Close()
 }
 
-// abort ends a conversation of TCP by RST, from the client.
+// abort ends a conversation at once, that of TCP by RST from the client.
 func (t *talk) abort() {
+	if t.proto == "udp" {
+		t.close()
+		return
+	}
 	_ = t.client.conn.(*net.TCPConn).SetLinger(0)
 	_ = t.client.conn.Close()
 	_ = t.server.conn.SetReadDeadline(time.Now().Add(wordTimeout))

@@ -9,7 +9,7 @@ func tools() []ruleset {
 		{name: "ufw, firewall plugin", before: tables(ufw), atOnce: core()},
 		{name: "firewalld", before: nft(firewalld), atOnce: standing()},
 		{name: "Docker", before: tables(docker), atOnce: standing()},
-		{name: "Docker, by the original port", before: tables(dockerByPort), atOnce: core(), paths: []string{byHostPort}},
+		{name: "Docker, by the original port", before: tables(dockerByPort), atOnce: core(), paths: hostPortOnly, slow: true},
 		{name: "ufw-docker", before: tables(ufwDocker), chain: noFirewall, atOnce: core()},
 		{name: "kube-proxy iptables", before: tables(kubeIPTables), chain: noFirewall, atOnce: standing()},
 		{name: "kube-proxy nftables", before: nft(kubeNFTables), atOnce: standing()},

@@ -35,6 +35,14 @@ ct mark 7 accept
 `),
 		},
 		{
+			name: "nft ct mark, some bits", atOnce: core(),
+			before: forward("drop", `
+tcp dport { 80, 9000 } tcp flags & (syn|ack) == syn ct state new ct mark set ct mark | 7
+udp dport { 80, 9000 } ct state new ct mark set ct mark | 7
+ct mark & 0xf == 7 accept
+`),
+		},
+		{
 			name: "nft ct label", atOnce: core(),
 			before: forward("drop", `
 tcp dport { 80, 9000 } tcp flags & (syn|ack) == syn ct state new ct label set 1
@@ -109,12 +117,12 @@ ct state established ct reply ip6 saddr fd00:10:1::/64 ct reply proto-src 80 acc
 `+admitSYN),
 		},
 		{
-			name: "nft ct original port", atOnce: core(), paths: hostPortOnly,
+			name: "nft ct original port", atOnce: core(), paths: hostPortOnly, slow: true,
 			before: forward("drop", "meta l4proto { tcp, udp } ct original proto-dst 8080 accept"),
 		},
 		{
-			name: "nft ct status dnat", atOnce: core(), paths: hostPortOnly,
-			before: forward("drop", "meta l4proto { tcp, udp } th sport != 81 th dport != 81 ct status dnat accept"),
+			name: "nft ct status dnat", atOnce: core(), paths: hostPortOnly, slow: true,
+			before: forward("drop", "tcp dport 80 ct status dnat accept\nudp dport 80 ct status dnat accept\nct direction reply ct status dnat accept"),
 		},
 	}
 }
@@ -260,17 +268,17 @@ func administration() []ruleset {
 	known := []scenario{refused()}
 	return []ruleset{
 		{name: "conntrack -D, known only", before: established, atOnce: append(removals, known...)},
-		{name: "conntrack -F, known only", before: established, atOnce: known, then: flushes},
+		{name: "conntrack -F, known only", before: established, atOnce: append(flushes, known...)},
 		{name: "conntrack -D, open rules", before: invalid, atOnce: append(removals, known...)},
 		{name: "conntrack -D, tcp_loose 0", before: invalid, sysctls: strict, atOnce: append(removals, known...)},
-		{name: "conntrack -F, tcp_loose 0", before: invalid, sysctls: strict, atOnce: known, then: flushes},
+		{name: "conntrack -F, tcp_loose 0", before: invalid, sysctls: strict, atOnce: append(flushes, known...)},
 		{
 			name: "nft later rule", before: established,
-			then: []scenario{later("nft insert rule inet admin forward ct state established meta l4proto '{ tcp, udp }' drop", "nft delete rule inet admin forward handle $(nft -a list chain inet admin forward | sed -n 's/.*l4proto { tcp, udp } drop # handle //p')")},
+			atOnce: []scenario{later("nft insert rule inet admin forward ct state established meta l4proto '{ tcp, udp }' drop")},
 		},
 		{
 			name: "iptables later rule", before: tables(iptablesKnown), chain: noFirewall,
-			then: []scenario{later("ipt -I FORWARD -m conntrack --ctstate ESTABLISHED -j DROP", "ipt -D FORWARD -m conntrack --ctstate ESTABLISHED -j DROP")},
+			atOnce: []scenario{later("ipt -I FORWARD -m conntrack --ctstate ESTABLISHED -j DROP")},
 		},
 	}
 }
