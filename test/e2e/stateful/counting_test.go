@@ -63,7 +63,7 @@ COMMIT
 `),
 		},
 		{
-			name: "nft ct count of datagrams", then: []scenario{parallelDatagrams(12)}, paths: hostPortOnly, bites: "10 of 12",
+			name: "nft ct count of datagrams", sysctls: map[string]string{"nf_conntrack_udp_timeout": "30"}, then: []scenario{parallelDatagrams(12)}, paths: hostPortOnly, bites: "10 of 12",
 			before: forward("accept", "udp dport 80 ct state new ct count over 10 drop"),
 		},
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 )
 
 // entry is a line of netfilter's connection table.
@@ -21,23 +23,38 @@ type entry struct {
 	flags    string         // assured, unreplied
 }
 
+// tableAge is how old a table may be: the kernel walks the entries of all namespaces for each look, and a world's trials look at once.
+const tableAge = 100 * time.Millisecond
+
+// connections is the node's connection table as it was a moment ago.
+type connections struct {
+	mu      sync.Mutex
+	read    time.Time
+	entries []entry
+	err     error
+}
+
 // table reads the node's connection table. A world has few entries, so it is read whole.
 func (s *stage) table() ([]entry, error) {
+	asked := time.Now()
+	s.tracked.mu.Lock()
+	defer s.tracked.mu.Unlock()
+	if asked.Sub(s.tracked.read) < tableAge {
+		return s.tracked.entries, s.tracked.err
+	}
+	s.tracked.entries, s.tracked.err = nil, nil
 	var text []byte
-	err := s.Node.Do(func() (err error) {
+	s.tracked.err = s.Node.Do(func() (err error) {
+		s.tracked.read = time.Now()
 		text, err = os.ReadFile("/proc/thread-self/net/nf_conntrack")
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	var out []entry
 	for line := range strings.Lines(string(text)) {
 		if e, ok := parseEntry(line); ok {
-			out = append(out, e)
+			s.tracked.entries = append(s.tracked.entries, e)
 		}
 	}
-	return out, nil
+	return s.tracked.entries, s.tracked.err
 }
 
 // parseEntry reads one line, such as

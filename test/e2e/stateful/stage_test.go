@@ -60,6 +60,8 @@ type stage struct {
 	mu   sync.Mutex
 	seen results
 	met  gathering
+
+	tracked connections
 }
 
 // newStage makes the world: the rules first, as on a node that boots, then the pods.

@@ -23,42 +23,69 @@ func TestPrivilegedStateful(t *testing.T) {
 	for _, r := range rulesets() {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
-			seen := map[string]results{}
-			var mu sync.Mutex
-			var fast uint64
-			t.Run("worlds", func(t *testing.T) {
-				for _, su := range both {
-					t.Run(su.name, func(t *testing.T) {
-						t.Parallel()
-						s := newStage(t, su, r)
-						s.play()
-						mu.Lock()
-						defer mu.Unlock()
-						seen[su.name] = s.seen
-						if su.ours {
-							fast = s.fast()
-						}
-					})
-				}
-			})
+			p := r.play(t, "worlds", both)
 			if t.Failed() {
 				return
 			}
-			if fast == 0 && !r.slow {
+			if p.fast == 0 && !r.slow {
 				t.Error("no packet took the fast path: this shows nothing of Sluice")
 			}
-			if !r.effective(seen["upstream"]) {
-				t.Errorf("with upstream the rules do nothing: no outcome matches %q\n%s", r.bites, seen["upstream"])
+			if !r.effective(p.upstream) {
+				t.Errorf("with upstream the rules do nothing: no outcome matches %q\n%s", cmp.Or(r.bites, refusals), p.upstream)
 			}
-			for _, d := range r.compare(seen["upstream"], seen["sluice"], sum) {
-				t.Error(d)
+			different := p.different(r)
+			// A machine that was busy elsewhere makes a few rows differ, and other ones the next time.
+			if n := len(different); n > 0 && n <= len(p.upstream)/4 {
+				again := r.play(t, "worlds again", both)
+				if t.Failed() {
+					return
+				}
+				next := again.different(r)
+				maps.DeleteFunc(different, func(k row, text string) bool {
+					gone := next[k] == ""
+					if gone {
+						t.Logf("not seen again: %s, %s:\n%s", k.scenario, k.trial, text)
+					}
+					return gone
+				})
+			}
+			for _, text := range grouped(different) {
+				t.Errorf("%s, %s", r.name, text)
 			}
 			if testing.Verbose() {
-				t.Logf("upstream:\n%ssluice:\n%s", seen["upstream"], seen["sluice"])
+				t.Logf("upstream:\n%ssluice:\n%s", p.upstream, p.ours)
 			}
-			sum.note(r.name, fmt.Sprintf("%d packets fast", fast))
+			sum.add(r, p, different)
 		})
 	}
+}
+
+// pair is what was seen in the two worlds of a ruleset, and how many packets Sluice's fast path carried.
+type pair struct {
+	upstream, ours results
+	fast           uint64
+}
+
+// play plays a ruleset in two worlds at once.
+func (r ruleset) play(t *testing.T, name string, both []suite) (p pair) {
+	var mu sync.Mutex
+	t.Run(name, func(t *testing.T) {
+		for _, su := range both {
+			t.Run(su.name, func(t *testing.T) {
+				t.Parallel()
+				s := newStage(t, su, r)
+				s.play()
+				mu.Lock()
+				defer mu.Unlock()
+				if su.ours {
+					p.ours, p.fast = s.seen, s.fast()
+				} else {
+					p.upstream = s.seen
+				}
+			})
+		}
+	})
+	return p
 }
 
 // refusals are verdicts of rules that let something not through.
@@ -97,37 +124,51 @@ func (rs results) rows() []row {
 	})
 }
 
-// compare says where Sluice is another than upstream without a listed reason, one text for the trials of a scenario that differ alike.
-func (r ruleset) compare(upstream, ours results, sum *summary) (out []string) {
-	all := maps.Clone(upstream)
-	maps.Copy(all, ours)
-	trials := map[string][]string{} // by what differs
-	for _, k := range all.rows() {
-		var lines []string
-		excused := 0
-		want, got := upstream[k], ours[k]
-		for i := range max(len(want), len(got)) {
-			w, g := at(want, i), at(got, i)
-			switch {
-			case w == g:
-			case excuse(r.name, k, w, g):
-				excused++
-			default:
-				lines = append(lines, fmt.Sprintf("    - upstream  %s: %s\n    + sluice    %s: %s", w.what, w.value, g.what, g.value))
-			}
-		}
-		sum.count(r.name, k.scenario, len(lines) > 0, excused > 0)
-		if len(lines) > 0 {
-			text := fmt.Sprintf("%s, %s, %%s:\n%s", r.name, k.scenario, strings.Join(lines, "\n"))
-			if trials[text] == nil {
-				out = append(out, text)
-			}
-			trials[text] = append(trials[text], k.trial)
+// different has what differs for no listed reason, by row.
+func (p pair) different(r ruleset) map[row]string {
+	out := map[row]string{}
+	for k := range p.all() {
+		if lines, _ := p.compare(r, k); len(lines) > 0 {
+			out[k] = strings.Join(lines, "\n")
 		}
 	}
-	for i, text := range out {
-		out[i] = fmt.Sprintf(text, strings.Join(trials[text], " + "))
+	return out
+}
+
+// all are the rows of both worlds.
+func (p pair) all() results {
+	all := maps.Clone(p.upstream)
+	maps.Copy(all, p.ours)
+	return all
+}
+
+// compare says what differs in a row, and how much does so for a listed reason.
+func (p pair) compare(r ruleset, k row) (lines []string, excused int) {
+	want, got := p.upstream[k], p.ours[k]
+	for i := range max(len(want), len(got)) {
+		w, g := at(want, i), at(got, i)
+		switch {
+		case w == g:
+		case excuse(r.name, k, w, g):
+			excused++
+		default:
+			lines = append(lines, fmt.Sprintf("    - upstream  %s: %s\n    + sluice    %s: %s", w.what, w.value, g.what, g.value))
+		}
 	}
+	return lines, excused
+}
+
+// grouped words differences, one text for the trials of a scenario that differ alike.
+func grouped(different map[row]string) (out []string) {
+	trials := map[row][]string{} // by scenario and what differs
+	for k, text := range different {
+		trials[row{k.scenario, text}] = append(trials[row{k.scenario, text}], k.trial)
+	}
+	for k, names := range trials {
+		slices.Sort(names)
+		out = append(out, fmt.Sprintf("%s, %s:\n%s", k.scenario, strings.Join(names, " + "), k.trial))
+	}
+	slices.Sort(out)
 	return out
 }
 
@@ -160,26 +201,22 @@ type summary struct {
 	notes map[string]string
 }
 
-func (s *summary) count(ruleset, scenario string, different, excused bool) {
+// add takes in what was seen of a ruleset.
+func (s *summary) add(r ruleset, p pair, different map[row]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cells[ruleset] == nil {
-		s.cells[ruleset] = map[string]tally{}
+	cells := map[string]tally{}
+	for k := range p.all() {
+		c := cells[k.scenario]
+		c.rows++
+		if different[k] != "" {
+			c.different++
+		} else if _, excused := p.compare(r, k); excused > 0 {
+			c.excused++
+		}
+		cells[k.scenario] = c
 	}
-	c := s.cells[ruleset][scenario]
-	c.rows++
-	if different {
-		c.different++
-	} else if excused {
-		c.excused++
-	}
-	s.cells[ruleset][scenario] = c
-}
-
-func (s *summary) note(ruleset, text string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.notes[ruleset] = text
+	s.cells[r.name], s.notes[r.name] = cells, fmt.Sprintf("%d packets fast", p.fast)
 }
 
 // String is a line for each ruleset: what is the same and what differs, of how many rows.

@@ -253,7 +253,7 @@ RULES
 			atOnce: append(datagrams(), refused(), idle("young datagrams", young, client, udp...)),
 		},
 		{
-			name: "datagrams live 5 s", before: established, idle: 3500 * time.Millisecond, sysctls: map[string]string{"nf_conntrack_udp_timeout": "5"},
+			name: "datagrams live 9 s", before: established, idle: 4 * time.Second, sysctls: map[string]string{"nf_conntrack_udp_timeout": "9"},
 			atOnce: append(datagrams(), refused(), idle("young datagrams", young, client, udp...), idle("young datagrams", young, server, udp...)),
 		},
 	}
