@@ -22,7 +22,7 @@ func counting() []ruleset {
 		{name: "nft ct count over 10", before: countOver(10), then: count, paths: hostPortOnly, bites: "10 of 12"},
 		{
 			name: "nft ct count over 10, known only", then: count, paths: hostPortOnly, bites: "10 of 12",
-			before: forward("drop", "tcp dport 80 ct state new ct count over 10 drop\n"+knownOnly),
+			before: forward("drop", "tcp dport 80 ct state new ct count over 10 reject with tcp reset\n"+knownOnly),
 		},
 		{
 			name: "nft ct count by source", then: count, paths: hostPortOnly, bites: "10 of 12",
@@ -47,7 +47,7 @@ func counting() []ruleset {
 		},
 		{
 			name: "iptables connlimit of all", chain: noFirewall, then: count, paths: hostPortOnly, bites: "10 of 12",
-			before: tables("*filter\n-A FORWARD -p tcp --syn --dport 80 -m connlimit --connlimit-above 10 --connlimit-mask 0 -j DROP\nCOMMIT\n"),
+			before: tables("*filter\n-A FORWARD -p tcp --syn --dport 80 -m connlimit --connlimit-above 10 --connlimit-mask 0 -j REJECT --reject-with tcp-reset\nCOMMIT\n"),
 		},
 		{
 			name: "iptables connlimit of a pod's connections", chain: noFirewall, then: count, paths: []string{masqueraded}, bites: "10 of 12",
@@ -82,13 +82,13 @@ func limits() []ruleset {
 	return []ruleset{
 		{
 			name: "iptables hashlimit", chain: noFirewall, then: []scenario{burst(12)}, paths: hostPortOnly, bites: "^[5-8] of 12",
-			before: tables("*filter\n-A FORWARD -p tcp --dport 80 -m conntrack --ctstate NEW -m hashlimit --hashlimit-above 1/min --hashlimit-burst 6 --hashlimit-mode srcip --hashlimit-name new -j DROP\nCOMMIT\n"),
+			before: tables("*filter\n-A FORWARD -p tcp --dport 80 -m conntrack --ctstate NEW -m hashlimit --hashlimit-above 1/min --hashlimit-burst 6 --hashlimit-mode srcip --hashlimit-name new -j REJECT --reject-with tcp-reset\nCOMMIT\n"),
 		},
 		{
 			name: "iptables recent", chain: noFirewall, then: []scenario{burst(8)}, paths: hostPortOnly, bites: "^[4-6] of 8",
 			before: tables(`*filter
 -A FORWARD -p tcp --dport 80 -m conntrack --ctstate NEW -m recent --set --name seen
--A FORWARD -p tcp --dport 80 -m conntrack --ctstate NEW -m recent --update --seconds 60 --hitcount 6 --name seen -j DROP
+-A FORWARD -p tcp --dport 80 -m conntrack --ctstate NEW -m recent --update --seconds 60 --hitcount 6 --name seen -j REJECT --reject-with tcp-reset
 COMMIT
 `),
 		},
@@ -98,7 +98,7 @@ COMMIT
 :PORTFLOOD - [0:0]
 -A FORWARD -p tcp -m tcp --dport 80 -m conntrack --ctstate NEW -m recent --set --name 80 --rsource
 -A FORWARD -p tcp -m tcp --dport 80 -m conntrack --ctstate NEW -m recent --update --seconds 60 --hitcount 6 --name 80 --rsource -j PORTFLOOD
--A PORTFLOOD -j DROP
+-A PORTFLOOD -p tcp -j REJECT --reject-with tcp-reset
 COMMIT
 `),
 		},
@@ -119,8 +119,8 @@ COMMIT
 	set six { type ipv6_addr; size 1024; flags dynamic,timeout; timeout 1m; }
 	chain forward {
 		type filter hook forward priority 10; policy accept;
-		tcp dport 80 ct state new update @four { ip saddr limit rate over 1/minute burst 4 packets } drop
-		tcp dport 80 ct state new update @six { ip6 saddr limit rate over 1/minute burst 4 packets } drop
+		tcp dport 80 ct state new update @four { ip saddr limit rate over 1/minute burst 4 packets } reject with tcp reset
+		tcp dport 80 ct state new update @six { ip6 saddr limit rate over 1/minute burst 4 packets } reject with tcp reset
 	}
 }
 `),

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
-	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
 // observation is one thing that was seen. note is said with a difference and not compared.
@@ -244,7 +243,7 @@ func burst(n int, protos ...string) scenario {
 
 // brief is a whole conversation of two words.
 func (s *stage) brief(tr trial) bool {
-	t, _ := s.hub.openWithin(netlab.Patient(700*time.Millisecond), s.from(tr), tr.network(), s.to(tr, true))
+	t, _ := s.hub.openWithin(wordTimeout, s.from(tr), tr.network(), s.to(tr, true))
 	if t == nil {
 		return false
 	}
@@ -267,7 +266,7 @@ func parallel(n int) scenario {
 		var o outcome
 		var held []*talk
 		for range n {
-			t, _ := s.hub.openWithin(netlab.Patient(700*time.Millisecond), s.from(tr), tr.network(), s.to(tr, true))
+			t, _ := s.hub.openWithin(wordTimeout, s.from(tr), tr.network(), s.to(tr, true))
 			if t != nil {
 				held = append(held, t)
 				_ = t.exchange(100*time.Millisecond, pause)
@@ -376,12 +375,19 @@ func bulk(size int) scenario {
 			return o
 		}
 		block := append(bytes.Repeat([]byte{'x'}, 1<<10-1), '\n')
-		_ = t.client.conn.SetWriteDeadline(time.Now().Add(wordTimeout))
-		if _, err := t.client.conn.Write(bytes.Repeat(block, size>>10)); err != nil {
-			o.see("word after it", "lost")
-		} else {
-			o.see("word after it", t.word(client))
+		after := ""
+		_ = t.client.conn.SetWriteDeadline(time.Now().Add(2 * wordTimeout))
+		for range size >> 10 {
+			if _, err := t.client.conn.Write(block); err != nil {
+				after = "lost"
+				break
+			}
+			time.Sleep(time.Millisecond) // a segment each
 		}
+		if after == "" {
+			after = t.word(client)
+		}
+		o.see("word after it", after)
 		time.Sleep(1200 * time.Millisecond) // relearnSeconds
 		o.see("and a second later", t.word(server))
 		t.abort()

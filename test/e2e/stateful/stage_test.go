@@ -45,7 +45,7 @@ var shortened = map[string]string{
 	"nf_conntrack_tcp_timeout_syn_recv":       "3",
 	"nf_conntrack_tcp_timeout_unacknowledged": "4",
 	"nf_conntrack_tcp_timeout_max_retrans":    "4",
-	"nf_conntrack_udp_timeout":                "3",
+	"nf_conntrack_udp_timeout":                "4",
 }
 
 // stage is one world with the pods of a ruleset.
