@@ -54,7 +54,7 @@ func Programs() []install.Program {
 var NotHere = Names{
 	"Firewalld$", "CleanupOfUpstream$", "DHCPUpstream", "CheckOfUpstream$", "DelOfUpstream$", "HandoverToEBPF$",
 	"UpstreamDelOfOurs$", "BandwidthOfUpstream", "GCOfUpstream$", "SwitchSuites", "SwitchToOurs$", "SwitchBack$", "SwitchOneAtATime$", "StaticGatewayAsUpstream$",
-	"ReportQuick$",
+	"ReportQuick$", "Stateful$",
 }
 
 // noIPAM is the example that needs a program which Programs leaves out.
