@@ -84,7 +84,10 @@ func newStage(t *testing.T, su suite, r ruleset) *stage {
 	rt := s.RuntimeFrom(e2etest.Network{Plugins: chain}, su.dir)
 	s.web = s.AddPod(rt, "web", append(onBoth(openHostPort, openPort), onBoth(shutHostPort, shutPort)...)...)
 	s.app = s.AddPod(rt, "app")
-	servers := map[e2etest.Place][]int{s.web: {openPort, shutPort, ftpPort, ftpDataPort}, s.Client(): {openOutside, shutOutside, ftpPort, ftpDataPort}}
+	servers := map[e2etest.Place][]int{
+		s.web:      {openPort, shutPort, ftpPort, ftpDataPort, otherDataPort},
+		s.Client(): {openOutside, shutOutside, ftpPort, ftpDataPort, otherDataPort},
+	}
 	if r.uses(betweenPTP) {
 		n := e2etest.Network{Name: "net1", Main: "ptp", Subnets: []string{"10.2.0.0/16", "fd00:10:2::/64"}, Plugins: chain}
 		rt := s.RuntimeFrom(n, su.dir)

@@ -33,8 +33,8 @@ var (
 // datagramTries is how often a datagram is sent that does not arrive.
 const datagramTries = 3
 
-// ftpPort is FTP's control connection, ftpDataPort what a server announces on it.
-const ftpPort, ftpDataPort = 21, 2222
+// ftpPort is FTP's control connection, the others are what a server announces on it.
+const ftpPort, ftpDataPort, otherDataPort = 21, 2222, 2223
 
 // hub joins the two ends of a conversation: whoever opens one sends its number first.
 type hub struct {
