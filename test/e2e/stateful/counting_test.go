@@ -163,7 +163,7 @@ COMMIT
 		{name: "nft ct avgpkt", sysctls: acct, atOnce: []scenario{bulk(400 << 10)}, before: forward("accept", "ct original avgpkt > 400 ct original bytes > 50000 drop")},
 		{
 			name: "nft quota", then: []scenario{bulk(200 << 10)}, paths: hostPortOnly, bites: "lost|arrives|times out",
-			before: forward("accept", "meta nfproto ipv4 tcp dport 80 quota over 100 kbytes drop\nmeta nfproto ipv6 tcp dport 80 quota over 100 kbytes drop"),
+			before: forward("accept", "ct state invalid drop\nmeta nfproto ipv4 tcp dport 80 quota over 100 kbytes drop\nmeta nfproto ipv6 tcp dport 80 quota over 100 kbytes drop"),
 		},
 	}
 }

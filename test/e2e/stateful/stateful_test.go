@@ -35,7 +35,7 @@ func TestPrivilegedStateful(t *testing.T) {
 			}
 			different := p.different(r)
 			// A machine that was busy elsewhere makes a few rows differ, and other ones the next time.
-			if n := len(different); n > 0 && n <= len(p.upstream)/4 {
+			if n := len(different); n > 0 && n <= len(p.upstream)/2 {
 				again := r.play(t, "worlds again", both)
 				if t.Failed() {
 					return

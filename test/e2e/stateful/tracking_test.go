@@ -234,12 +234,12 @@ func timeouts() []ruleset {
 table inet policies {
 	ct timeout brief {
 		protocol tcp
-		l3proto %s
-		policy = { established : 3, close : 2 }
+		l3proto ip
+		policy = { established : 5, close : 2 }
 	}
 	chain forward {
 		type filter hook prerouting priority -150; policy accept;
-		meta nfproto %s tcp dport { 80, 8080, 9000 } ct timeout set "brief"
+		meta nfproto ipv4 tcp dport { 80, 8080, 9000 } ct timeout set "brief"
 	}
 }
 RULES
@@ -248,8 +248,11 @@ RULES
 		refused(), idle("young", young, server), idle("young", young, client), idle("relearned", relearned, server), idle("relearned", relearned, client),
 	}
 	return []ruleset{
-		{name: "nft ct timeout of IPv4", before: fmt.Sprintf(policy, "ip", "ipv4") + established, atOnce: idles},
-		{name: "established lives shortly", before: established, sysctls: map[string]string{"nf_conntrack_tcp_timeout_established": "3"}, atOnce: idles},
+		{name: "nft ct timeout of IPv4", before: policy + established, idle: 8 * time.Second, atOnce: idles},
+		{
+			name: "established lives shortly", before: established, idle: 8 * time.Second, atOnce: idles,
+			sysctls: map[string]string{"nf_conntrack_tcp_timeout_established": "5"},
+		},
 		{
 			name: "streams of datagrams live shortly", before: established, sysctls: map[string]string{"nf_conntrack_udp_timeout_stream": "4"},
 			atOnce: append(datagrams(), refused(), idle("young datagrams", young, client, udp...)),
