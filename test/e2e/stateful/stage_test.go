@@ -3,6 +3,7 @@
 package stateful
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -68,11 +69,7 @@ type stage struct {
 func newStage(t *testing.T, su suite, r ruleset) *stage {
 	t.Helper()
 	s := &stage{World: e2etest.NewWorld(t), suite: su, rules: r, hub: newHub(), seen: results{}}
-	conf := r.conf
-	if conf == "" {
-		conf = `{"relearnSeconds": 1}`
-	}
-	s.Configure(conf)
+	s.Configure(cmp.Or(*conf, r.conf, `{"relearnSeconds": 1}`))
 	s.sysctls()
 	if r.before != "" {
 		e2etest.RunScript(t, s.World, prelude+r.before)
