@@ -220,6 +220,7 @@ func short(n int) scenario {
 				passed++
 			}
 		}
+		time.Sleep(settled)
 		share := fmt.Sprintf("%d of %d", passed, n)
 		if passed*10 >= n*9 {
 			share = "nearly all"
