@@ -9,6 +9,7 @@
 #include "lib/base/config.h"
 #include "lib/base/ctx.h"
 #include "lib/denylist/denylist.h"
+#include "lib/fastpath/again.h"
 #include "lib/fastpath/fastpath.h"
 #include "lib/hostport/hostport_cache.h"
 #include "lib/nat/addr_forwarded.h"
@@ -276,7 +277,7 @@ __noinline int sl_upl_in_icmp(struct __sk_buff *skb)
 	if (fast)
 		return fast_to_pod(skb, m.ep);
 	endpoint_set_admit_mark(skb, m.ep);
-	return SL_NEXT;
+	return sl_again(skb);
 }
 
 /*
@@ -300,7 +301,7 @@ __noinline int sl_upl_in_frag(struct __sk_buff *skb)
 		return drop(skb, SL_DROP_REWRITE, ep ? ep->ifindex : 0);
 	if (ep)
 		endpoint_set_admit_mark(skb, ep);
-	return SL_NEXT;
+	return sl_again(skb);
 }
 
 /*
@@ -356,7 +357,7 @@ __noinline int sl_upl_in_slow(struct __sk_buff *skb)
 			frag_note(&slow->outer, SL_RX, m.key->local, now);
 		endpoint_set_admit_mark(skb, m.ep);
 	}
-	return SL_NEXT;
+	return m.ct->flags & SL_CT_NAT ? sl_again(skb) : SL_NEXT;
 }
 
 /* The denylist, where no XDP program can check it: XDP expects an Ethernet header. */
@@ -413,6 +414,10 @@ int sl_from_uplink(struct __sk_buff *skb)
 
 	if (!cfg_l2_len) /* no link addresses either: every packet is for the node */
 		return uplink_in_slow(skb);
+	if (unlikely(cb_marked_again(skb))) {
+		cb_unmark(skb); /* it has been here */
+		return SL_NEXT;
+	}
 	/* 1. parse */
 	if (!p || unlikely(skb->pkt_type == PACKET_OTHERHOST))
 		return SL_NEXT;
@@ -463,7 +468,7 @@ int sl_from_uplink(struct __sk_buff *skb)
 	nf_show_rst(skb, m.ct, p, SL_RX);
 	if (m.ct->flags & (SL_CT_NAT | SL_CT_POD_OPENED))
 		endpoint_set_admit_mark(skb, m.ep);
-	return SL_NEXT;
+	return m.ct->flags & SL_CT_NAT ? sl_again(skb) : SL_NEXT;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -443,8 +443,9 @@ type TypesSlTuple struct {
 }
 
 type TypesSlUplink struct {
-	_    structs.HostLayout
-	Src4 [16]uint8
-	Src6 [16]uint8
-	Bare uint32
+	_        structs.HostLayout
+	Src4     [16]uint8
+	Src6     [16]uint8
+	Bare     uint32
+	AgainMax uint32
 }

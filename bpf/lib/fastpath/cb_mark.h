@@ -25,6 +25,22 @@ static __always_inline void cb_unmark(struct __sk_buff *skb)
 	skb->cb[4] = 0;
 }
 
+/*
+ * Marks a translated packet that goes through the ingress of its device once more (again.h). The
+ * words are the other way round: they say something else.
+ */
+static __always_inline void cb_mark_again(struct __sk_buff *skb)
+{
+	skb->cb[3] = cfg_cb_cookie2;
+	skb->cb[4] = cfg_cb_cookie1;
+}
+
+/* Is it such a packet? */
+static __always_inline bool cb_marked_again(const struct __sk_buff *skb)
+{
+	return cfg_cb_cookie1 && skb->cb[3] == cfg_cb_cookie2 && skb->cb[4] == cfg_cb_cookie1;
+}
+
 /* Does the packet come from the fast path? */
 static __always_inline bool cb_marked(const struct __sk_buff *skb)
 {
