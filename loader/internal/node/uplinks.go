@@ -64,6 +64,9 @@ func (v *view) node(podSide func(index int) bool) (*node, error) {
 		}
 		src := Sources(v.addrs, index)
 		src.Bare = l.Bare
+		if src.AgainMax, err = againMax(v, l); err != nil {
+			return nil, err
+		}
 		n.uplinks[index] = src
 		n.spare[index] = !v.byName() && !v.ways[index].far
 	}
@@ -96,6 +99,9 @@ func waysOut(h links, index int) ([]rtnl.Route, error) {
 	}
 	return all, nil
 }
+
+// ethernetHeader is what a frame has besides the packet that the MTU is for.
+const ethernetHeader = 14
 
 // notTheNodes says which addresses never stand for the node to the outside.
 func notTheNodes(a netip.Addr) bool { return a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast() }
@@ -191,6 +197,35 @@ func canBeUplink(l rtnl.Link) (bool, string) {
 		return false, "neither Ethernet nor IP without a header"
 	}
 	return true, ""
+}
+
+// maxStacked bounds the devices that are looked for below a device, as the kernel does (MAX_NEST_DEV).
+const maxStacked = 8
+
+// againMax says which frames of an uplink go through its ingress once more: on a bridge, and on what is stacked on one (VLAN, macvlan,
+// ipvlan), netfilter has seen a packet before the uplink's program translates it. What is below a device in another network namespace
+// cannot be seen from here, so it counts as one.
+func againMax(v *view, l rtnl.Link) (uint32, error) {
+	longest := uint32(l.MTU) + ethernetHeader
+	for range maxStacked {
+		switch {
+		case l.Kind == "bridge":
+			return longest, nil
+		case l.Bare || l.Paired() || l.PeerIndex <= 0 || l.PeerIndex == l.Index:
+			return 0, nil
+		case l.PeerNetnsID >= 0:
+			return longest, nil
+		}
+		lower, err := linkOf(v.h, v.known, l.PeerIndex)
+		if errors.Is(err, rtnl.ErrNotFound) { // it went with the device on it
+			return 0, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		l = lower
+	}
+	return 0, nil
 }
 
 // isFirstChoice says of an address that it is neither secondary, temporary, on its way out nor unproven.

@@ -187,6 +187,35 @@ func TestReadNodeSingleAddresses(t *testing.T) {
 	}
 }
 
+// A bridge's ports have shown a packet to netfilter before the uplink's program sees it, also where the uplink is a device on the bridge.
+func TestReadNodeBridges(t *testing.T) {
+	link := func(index int, kind string, on int) rtnl.Link {
+		return rtnl.Link{Index: index, Kind: kind, PeerIndex: on, PeerNetnsID: -1, Ethernet: true, MTU: 1400 + index}
+	}
+	elsewhere := link(9, "macvlan", 2)
+	elsewhere.PeerNetnsID = 0
+	pair := link(10, "veth", 3)
+	f := &fakeLinks{links: []rtnl.Link{
+		link(2, "", 0), link(3, "bridge", 0), link(4, "vlan", 3), link(5, "macvlan", 4), link(6, "vlan", 2), link(7, "vxlan", 99), link(8, "bond", 0), elsewhere, pair,
+		{Index: 11, Kind: "ipip", PeerIndex: 3, PeerNetnsID: -1, Bare: true, MTU: 1400},
+	}}
+	for _, l := range f.links {
+		f.addrs = append(f.addrs, addr(l.Index, fmt.Sprintf("192.0.%d.1/24", l.Index)))
+	}
+	n, err := readNode(f, nil, onPodSide(99))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[int]uint32)
+	for index, src := range n.uplinks {
+		got[index] = src.AgainMax
+	}
+	want := map[int]uint32{2: 0, 3: 1403 + 14, 4: 1404 + 14, 5: 1405 + 14, 6: 0, 7: 0, 8: 0, 9: 1409 + 14, 10: 0, 11: 0}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("longest frames:\n%s", diff)
+	}
+}
+
 // An uplink masquerades with an address that the most destinations can answer.
 func TestSources(t *testing.T) {
 	addr := func(s string, flags uint32) rtnl.Addr {

@@ -152,6 +152,7 @@ func TestPrivilegedUplinks(t *testing.T) {
 		2: {V4: netip.MustParseAddr("192.0.2.1"), V6: netip.MustParseAddr("2001:db8::1")},
 		3: {V6: netip.MustParseAddr("2001:db8::2")},
 		4: {Bare: true},
+		5: {V4: netip.MustParseAddr("192.0.2.1"), AgainMax: 1514},
 	}
 	for index, s := range want {
 		if err := u.Put(index, s); err != nil {

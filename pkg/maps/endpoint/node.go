@@ -38,6 +38,9 @@ func (h HostAddrs) Delete(a netip.Addr) error { return bpfsys.Remove(h.m, codec.
 type Sources struct {
 	V4, V6 netip.Addr
 	Bare   bool // the device has no Ethernet header
+	// AgainMax is the longest frame that a bridge, or a device on one, gets once more after it was translated (bpf/lib/fastpath/again.h).
+	// 0: there is no bridge below.
+	AgainMax uint32
 }
 
 // Uplinks is the view of sl_uplinks, by ifindex.
@@ -50,7 +53,7 @@ func NewUplinks(m *bpfsys.Map) Uplinks { return Uplinks{m} }
 func (u Uplinks) All() (map[uint32]Sources, error) {
 	set := make(map[uint32]Sources)
 	err := codec.Each(u.m, func(k *uint32, v *bpfgen.TypesSlUplink) bool {
-		set[*k] = Sources{V4: orNone(v.Src4), V6: orNone(v.Src6), Bare: v.Bare != 0}
+		set[*k] = Sources{V4: orNone(v.Src4), V6: orNone(v.Src6), Bare: v.Bare != 0, AgainMax: v.AgainMax}
 		return true
 	})
 	return set, err
@@ -64,9 +67,9 @@ func orNone(b [16]byte) netip.Addr {
 	return codec.FromAddr(b)
 }
 
-// Put writes the sources of an uplink.
+// Put writes an uplink.
 func (u Uplinks) Put(ifindex uint32, s Sources) error {
-	v := bpfgen.TypesSlUplink{Src4: codec.Addr(s.V4), Src6: codec.Addr(s.V6)}
+	v := bpfgen.TypesSlUplink{Src4: codec.Addr(s.V4), Src6: codec.Addr(s.V6), AgainMax: s.AgainMax}
 	if s.Bare {
 		v.Bare = 1
 	}

@@ -5,6 +5,7 @@ package require
 import (
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -246,4 +247,17 @@ func askBigTCP() error {
 		return ErrMissing
 	}
 	return nil
+}
+
+// BridgeNetfilter needs br_netfilter: the rules of the IP layer see what a bridge gets at its ports. A kernel before 5.3 has one
+// setting for all network namespaces.
+func BridgeNetfilter(t testing.TB) {
+	t.Helper()
+	Feature(t, "br_netfilter", func() error {
+		_, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables")
+		if errors.Is(err, os.ErrNotExist) {
+			return ErrMissing
+		}
+		return err
+	})
 }
