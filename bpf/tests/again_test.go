@@ -22,7 +22,7 @@ var (
 func onBridge(longest int) option {
 	return func(w *walk) {
 		w.put("sl_uplinks", uint32(w.index(upl0.name)), &bpfgen.TypesSlUplink{
-			Src4: codec.Addr(upl0.addr4), Src6: codec.Addr(upl0.addr6), AgainMax: uint32(longest),
+			Src4: codec.Addr(upl0.addr4), Src6: codec.Addr(upl0.addr6), AgainMax: uint16(longest),
 		})
 	}
 }

@@ -446,6 +446,6 @@ type TypesSlUplink struct {
 	_        structs.HostLayout
 	Src4     [16]uint8
 	Src6     [16]uint8
-	Bare     uint32
-	AgainMax uint32
+	Bare     uint16
+	AgainMax uint16
 }

@@ -63,10 +63,10 @@ _Static_assert(sizeof(struct sl_pod_mac) == 16, "sl_pod_mac is a map value");
 struct sl_uplink {
 	__u8 src4[16]; /* masquerade source where the kernel lacks BPF_FIB_LOOKUP_SRC; zero = none */
 	__u8 src6[16];
-	__u32 bare; /* 1: no Ethernet header. For the loader; the programs have cfg_l2_len */
+	__u16 bare; /* 1: no Ethernet header. For the loader; the programs have cfg_l2_len */
 	/*
 	 * A bridge, or a device on one: the longest frame that goes through its ingress once more after
 	 * it was translated (fastpath/again.h). 0: no bridge.
 	 */
-	__u32 again_max;
+	__u16 again_max;
 };

@@ -5,6 +5,7 @@ package node
 import (
 	"errors"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -205,8 +206,8 @@ const maxStacked = 8
 // againMax says which frames of an uplink go through its ingress once more: on a bridge, and on what is stacked on one (VLAN, macvlan,
 // ipvlan), netfilter has seen a packet before the uplink's program translates it. What is below a device in another network namespace
 // cannot be seen from here, so it counts as one.
-func againMax(v *view, l rtnl.Link) (uint32, error) {
-	longest := uint32(l.MTU) + ethernetHeader
+func againMax(v *view, l rtnl.Link) (uint16, error) {
+	longest := uint16(min(l.MTU+ethernetHeader, math.MaxUint16))
 	for range maxStacked {
 		switch {
 		case l.Kind == "bridge":

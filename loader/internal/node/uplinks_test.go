@@ -206,11 +206,11 @@ func TestReadNodeBridges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := make(map[int]uint32)
+	got := make(map[int]uint16)
 	for index, src := range n.uplinks {
 		got[index] = src.AgainMax
 	}
-	want := map[int]uint32{2: 0, 3: 1403 + 14, 4: 1404 + 14, 5: 1405 + 14, 6: 0, 7: 0, 8: 0, 9: 1409 + 14, 10: 0, 11: 0}
+	want := map[int]uint16{2: 0, 3: 1403 + 14, 4: 1404 + 14, 5: 1405 + 14, 6: 0, 7: 0, 8: 0, 9: 1409 + 14, 10: 0, 11: 0}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("longest frames:\n%s", diff)
 	}

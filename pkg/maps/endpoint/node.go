@@ -40,7 +40,7 @@ type Sources struct {
 	Bare   bool // the device has no Ethernet header
 	// AgainMax is the longest frame that a bridge, or a device on one, gets once more after it was translated (bpf/lib/fastpath/again.h).
 	// 0: there is no bridge below.
-	AgainMax uint32
+	AgainMax uint16
 }
 
 // Uplinks is the view of sl_uplinks, by ifindex.
