@@ -3,73 +3,17 @@
 package hostport
 
 import (
+	"cmp"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
-	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/require"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
-// container is one of another suite, behind that one's bridge.
-type container struct{ *netlab.Pod }
-
-// containerRules are how suites masquerade what leaves their bridge. The first is Docker's and libvirt's, the other is that of netavark
-// and of Docker with nftables.
-var containerRules = []struct{ name, script string }{
-	{"iptables", `
-iptables -w -t nat -A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE
-ip6tables -w -t nat -A POSTROUTING -s fd00:17::/64 ! -o docker0 -j MASQUERADE
-for t in iptables ip6tables; do
-	$t -w -A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
-	$t -w -A FORWARD -o docker0 -j DROP
-	$t -w -A FORWARD -i docker0 -j ACCEPT
-done`},
-	{"nftables", `
-nft -f - <<'END'
-table inet netavark {
-	chain postrouting {
-		type nat hook postrouting priority srcnat; policy accept
-		ip saddr 172.17.0.0/16 ip daddr != 172.17.0.0/16 ip daddr != 224.0.0.0/4 masquerade
-		ip6 saddr fd00:17::/64 ip6 daddr != fd00:17::/64 ip6 daddr != ff00::/8 masquerade
-	}
-	chain forward {
-		type filter hook forward priority filter; policy accept
-		ct state invalid drop
-		oifname "docker0" ct state established,related accept
-		oifname "docker0" drop
-	}
-}
-END`},
-}
-
-// addContainer makes the other suite's bridge, as it is without a container, and a container on it.
-func addContainer(t testing.TB, w *e2etest.World, rules string) container {
-	t.Helper()
-	c := container{w.Node.PodT(t, "container")}
-	e2etest.RunScript(t, w, `
-sysctl -qw net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1 net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
-ip link add docker0 type bridge
-ip addr add 172.17.0.1/16 dev docker0
-ip addr add fd00:17::1/64 dev docker0 nodad
-ip link set docker0 up`+rules)
-	e2etest.MustRun(t, w.Node, "ip link add vethc type veth peer name eth0 netns "+c.ProcPath())
-	e2etest.RunScript(t, w, "ip link set vethc master docker0 up")
-	for _, line := range []string{
-		"ip link set lo up", "ip link set eth0 up", "ip addr add 172.17.0.2/16 dev eth0", "ip addr add fd00:17::2/64 dev eth0 nodad",
-		"ip route add default via 172.17.0.1", "ip -6 route add default via fd00:17::1",
-	} {
-		e2etest.MustRun(t, c, line)
-	}
-	if err := w.Node.AwaitIPv6("docker0"); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-// A container of another suite uses a hostPort of its node, at each of the node's addresses, and a host behind the node.
+// A container of another suite uses a hostPort of its node at each of the node's addresses, and a host behind the node. Its bridge is
+// there before the pods, or comes later and is taken in by the next look at the node.
 func TestPrivilegedHostPortFromOtherSuite(t *testing.T) {
 	t.Parallel()
 	require.BridgeNetfilter(t)
@@ -79,49 +23,42 @@ func TestPrivilegedHostPortFromOtherSuite(t *testing.T) {
 	} else {
 		t.Logf("no upstream plugins here: %v", err)
 	}
-	for name, dir := range dirs {
+	for suite, dir := range dirs {
 		for _, network := range []e2etest.Network{e2etest.Net0(), e2etest.PTPNetwork()} {
-			for _, rules := range containerRules {
-				t.Run(strings.Join([]string{name, "to " + map[string]string{"": "bridge", "ptp": "ptp"}[network.Main], rules.name}, "/"), func(t *testing.T) {
+			for i, rules := range e2etest.ContainerRules {
+				late := i == 1
+				t.Run(fmt.Sprintf("%s/to %s/%s", suite, cmp.Or(network.Main, "bridge"), rules.Name), func(t *testing.T) {
 					t.Parallel()
 					w := e2etest.NewWorld(t)
-					c := addContainer(t, w, rules.script)
+					var c e2etest.Place
+					if !late {
+						c = e2etest.AddContainer(t, w, rules.Script)
+					}
 					web := w.AddPod(w.RuntimeFrom(network, dir), "web", e2etest.TCP(8080, 80), e2etest.UDP(8080, 80))
+					if late {
+						c = e2etest.AddContainer(t, w, rules.Script)
+						e2etest.MustRun(t, w.Node, e2etest.Programs.Path("sluice")+" resync")
+					}
 					e2etest.Serve(t, web, "web", ":80")
 					e2etest.Serve(t, w.Client(), "client", ":9000")
-					useHostPort(t, w, c)
+					fromContainer(t, w, c)
 				})
 			}
 		}
 	}
 }
 
-func useHostPort(t *testing.T, w *e2etest.World, c container) {
+func fromContainer(t *testing.T, w *e2etest.World, c e2etest.Place) {
 	t.Helper()
 	e2etest.EachTransport(t, func(t *testing.T, fam e2etest.Family, proto string) {
-		gateway := map[string]string{"4": "172.17.0.1:8080", "6": "[fd00:17::1]:8080"}[fam.Suffix]
-		for addr, want := range map[string]string{
-			e2etest.At(fam.Node(w.Client()), 8080): "web", gateway: "web", e2etest.At(fam.Client(w.Client()), 9000): "client",
+		for _, to := range []struct{ addr, server string }{
+			{e2etest.At(fam.Node(w.Client()), 8080), "web"},
+			{e2etest.At(e2etest.ContainerGateway(fam), 8080), "web"},
+			{e2etest.At(fam.Client(w.Client()), 9000), "client"},
 		} {
-			if err := converse(c, proto, addr, want); err != nil {
-				t.Errorf("%s: %v", addr, err)
+			if got := e2etest.Ask(t, c, proto, to.addr); got.Server != to.server {
+				t.Errorf("%s: answered by %s, want %s", to.addr, got.Server, to.server)
 			}
 		}
 	})
-}
-
-// converse holds a long conversation with a server of that name.
-func converse(ns e2etest.Place, proto, addr, want string) error {
-	k, err := e2etest.DialWithin(e2etest.AnswerTimeout, ns, proto, "", addr)
-	if err != nil {
-		return err
-	}
-	defer k.Close()
-	if err := k.SendRounds(e2etest.LongTalk); err != nil {
-		return err
-	}
-	if k.Answer.Server != want {
-		return fmt.Errorf("answered by %s, want %s", k.Answer.Server, want)
-	}
-	return nil
 }

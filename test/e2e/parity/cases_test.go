@@ -14,6 +14,7 @@ func cases() []parityCase {
 	return []parityCase{
 		hostPorts(),
 		hostIPs(),
+		bridges(),
 		portmapKeys("snat false", always(e2etest.Attributes{"snat": false}), nil),
 		portmapKeys("masqAll", always(e2etest.Attributes{"masqAll": true}), nil),
 		portmapKeys("conditionsV4 and conditionsV6, all but the first client", notClient, nil),
