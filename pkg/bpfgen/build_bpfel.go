@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "459ae3305f5eeca63b2e350a1bf216dacbe89b962e196b09f41e854ca3fd46f8"
+const build = "18c331f358eac1a10269acd2d4db71722206e6b7341ae64bae9f0ec11c501e1a"
