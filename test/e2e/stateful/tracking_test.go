@@ -114,8 +114,8 @@ ct state established ct original ip6 saddr fd00:10:1::/64 accept
 		{
 			name: "nft ct reply source", atOnce: core(), paths: []string{byHostPort, byPodIP},
 			before: forward("drop", `
-ct state established ct reply ip saddr 10.1.0.0/16 ct reply proto-src 80 accept
-ct state established ct reply ip6 saddr fd00:10:1::/64 ct reply proto-src 80 accept
+meta l4proto { tcp, udp } ct state established ct reply ip saddr 10.1.0.0/16 ct reply proto-src 80 accept
+meta l4proto { tcp, udp } ct state established ct reply ip6 saddr fd00:10:1::/64 ct reply proto-src 80 accept
 `+admitSYN),
 		},
 		{
