@@ -90,13 +90,13 @@ func main() {
 
 // common are the flags of all commands.
 type common struct {
-	peers, refBin, sluiceBin string
-	masquerade, lastPod      bool
-	plugins                  []string // that the suites must have; empty: subject.Plugins
-	only                     []string // peers that the command can compare; empty: all
-	suites                   []subject.Suite
-	host                     report.Host
-	cleanup                  []func() error
+	peers, refBin, sluiceBin      string
+	masquerade, lastPod, stateful bool
+	plugins                       []string // that the suites must have; empty: subject.Plugins
+	only                          []string // peers that the command can compare; empty: all
+	suites                        []subject.Suite
+	host                          report.Host
+	cleanup                       []func() error
 }
 
 func (c *common) register(f *flag.FlagSet, peers string) {
@@ -104,6 +104,7 @@ func (c *common) register(f *flag.FlagSet, peers string) {
 	f.StringVar(&c.refBin, "reference-bin", "", "directory with the reference plugins (default: built once into the user's cache)")
 	f.StringVar(&c.sluiceBin, "sluice-bin", "bin", "directory with sluice-cni")
 	f.BoolVar(&c.masquerade, "ip-masq", true, "set ipMasq of the bridge plugin, as the common runtimes' default networks do")
+	f.BoolVar(&c.stateful, "stateful", false, "give the node rules that ask for the state of connections, so that netfilter tracks them")
 	f.BoolVar(&c.lastPod, "last-pod", false, "send the traffic to the pod attached last, not to the middle one")
 }
 

@@ -107,7 +107,7 @@ func runProfile(ctx context.Context, args []string) (err error) {
 // profile times one suite.
 func (c *common) profile(ctx context.Context, s subject.Suite, pods, cycles int, out io.Writer) error {
 	t := &timer{Exec: netlab.NewExec(nil)}
-	w, err := subject.Build(ctx, subject.Options{Suite: s, Pods: pods, Masquerade: c.masquerade, Exec: t}, func(int) {})
+	w, err := subject.Build(ctx, subject.Options{Suite: s, Pods: pods, Masquerade: c.masquerade, Stateful: c.stateful, Exec: t}, func(int) {})
 	if err != nil {
 		return err
 	}

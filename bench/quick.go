@@ -144,7 +144,7 @@ func (q *quick) round(ctx context.Context, round int) error {
 }
 
 func (q *quick) build(ctx context.Context, s subject.Suite, pods int) error {
-	w, err := subject.Build(ctx, subject.Options{Suite: s, Pods: pods, Masquerade: q.masquerade, LastPod: q.lastPod}, func(done int) {
+	w, err := subject.Build(ctx, subject.Options{Suite: s, Pods: pods, Masquerade: q.masquerade, Stateful: q.stateful, LastPod: q.lastPod}, func(done int) {
 		q.say("attaching through %s: %d of %d", s.Name, done, pods)
 	})
 	if err != nil {

@@ -52,7 +52,7 @@ func (r *fullReport) build(ctx context.Context, pods int) (worlds []*subject.Wor
 			conns = slices.Max(r.conns)
 		}
 		w, err := subject.Build(ctx, subject.Options{
-			Suite: s, Pods: pods, Conns: conns, Masquerade: r.masquerade, LastPod: r.lastPod, Tools: true, IPv4Only: true,
+			Suite: s, Pods: pods, Conns: conns, Masquerade: r.masquerade, Stateful: r.stateful, LastPod: r.lastPod, Tools: true, IPv4Only: true,
 			Parallel: runtime.NumCPU(), Until: time.Now().Add(r.setUpOf(pods)),
 		}, func(done int) { r.say("attaching through %s: %d of %d", s.Name, done, pods) })
 		if errors.Is(err, subject.ErrTime) {

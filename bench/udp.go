@@ -61,7 +61,7 @@ func runUDP(ctx context.Context, args []string) (err error) {
 	}
 	u.describe(os.Stdout)
 	for _, s := range u.suites {
-		w, err := subject.Build(ctx, subject.Options{Suite: s, Pods: u.pods, Masquerade: u.masquerade, LastPod: u.lastPod, Datagrams: true}, func(int) {})
+		w, err := subject.Build(ctx, subject.Options{Suite: s, Pods: u.pods, Masquerade: u.masquerade, Stateful: u.stateful, LastPod: u.lastPod, Datagrams: true}, func(int) {})
 		if err != nil {
 			return err
 		}

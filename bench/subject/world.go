@@ -10,6 +10,8 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"os/exec"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -52,6 +54,8 @@ type Options struct {
 	IPv4Only bool
 	// Parallel is how many pods are attached at once, 0 for one.
 	Parallel int
+	// Stateful gives the node rules that ask for the state of connections, so that netfilter tracks them.
+	Stateful bool
 	// Until is when to give up making pods, with ErrTime; the zero value is never.
 	Until time.Time
 }
@@ -93,6 +97,11 @@ func Build(ctx context.Context, o Options, progress func(done int)) (_ *World, e
 	if err := w.bigUplink(); err != nil {
 		return nil, err
 	}
+	if o.Stateful {
+		if err := stateful(w.lab.Node); err != nil {
+			return nil, err
+		}
+	}
 	serverNS, listen, err := w.attachAll(ctx, progress)
 	if err != nil {
 		return nil, err
@@ -112,6 +121,22 @@ func Build(ctx context.Context, o Options, progress func(done int)) (_ *World, e
 		return nil, err
 	}
 	return w, nil
+}
+
+// stateful loads rules like those of kube-proxy and of a host's firewall.
+func stateful(node *netlab.Node) error {
+	const rules = `table inet stateful {
+	chain input { type filter hook input priority 0; ct state established,related accept; ct state invalid drop; }
+	chain forward { type filter hook forward priority 0; ct state established,related accept; ct state invalid drop; }
+}`
+	return node.Do(func() error {
+		cmd := exec.Command("nft", "-f", "-")
+		cmd.Stdin = strings.NewReader(rules)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("load stateful rules: %w: %s", err, out)
+		}
+		return nil
+	})
 }
 
 // attachAll makes the pods and returns where the server belongs.
