@@ -38,6 +38,8 @@ const (
 
 	// nfgenmsgLen is the size of struct nfgenmsg: family, version and a resource id of two bytes.
 	nfgenmsgLen = 4
+
+	ctGetStats = 5 // IPCTNL_MSG_CT_GET_STATS
 )
 
 // netfilterRequest is a request to the netfilter subsystem of the calling thread's network namespace.
@@ -180,6 +182,17 @@ func FindFlow(proto uint8, src, dst netip.AddrPort) (Flow, error) {
 	}
 	f, _, err := parseFlow(msgs[0][nfgenmsgLen:])
 	return f, err
+}
+
+// LoadConntrack has the kernel load netfilter's connection tracking, if it is a module: its subsystem of nfnetlink loads it when it is
+// asked for the first time. The error wraps ErrNotFound if the kernel has none.
+func LoadConntrack() error {
+	req := netfilterRequest(unix.NFNL_SUBSYS_CTNETLINK, ctGetStats, unix.NLM_F_ACK, unix.AF_UNSPEC) // the acknowledgement is the end, as in FindFlow
+	_, err := req.Execute(unix.NETLINK_NETFILTER, 0)
+	if noSuchTable(err) {
+		return fmt.Errorf("connection tracking: %w", ErrNotFound)
+	}
+	return err
 }
 
 // tuple is CTA_TUPLE_ORIG.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
@@ -19,15 +20,21 @@ const beLiberalKey = "net/netfilter/nf_conntrack_tcp_be_liberal"
 // Netfilter conntrack misses the packets of the fast path. It would call the next one of the same TCP connection invalid, and
 // kube-proxy's rules drop those. So conntrack has to be liberal first, as the kernel's own flow tables make it for what they
 // forward (flow_offload_ct_tcp). Where it cannot be, a TCP connection that netfilter tracks keeps to the slow path.
+//
+// The module is loaded if it is not there: a firewall that is started later would load it, and nobody would make it liberal before
+// the next ADD. It costs packets nothing before a rule asks for it.
 func (sets Sets) beLiberal() bool {
 	if sets.Config.FastPath == nodeconf.FastPathOff {
 		return false
 	}
 	v, err := sysctl.Get(beLiberalKey)
+	if errors.Is(err, fs.ErrNotExist) && rtnl.LoadConntrack() == nil {
+		v, err = sysctl.Get(beLiberalKey)
+	}
 	if err == nil && v != "1" {
 		err = sysctl.Set(beLiberalKey, "1")
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without it there is no conntrack
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the kernel has no conntrack
 		sets.Log.Warn("TCP connections that netfilter tracks keep to the slow path: it would call packets behind the fast path invalid",
 			log.String("sysctl", beLiberalKey), log.Error(err))
 		return false

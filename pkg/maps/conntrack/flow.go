@@ -46,6 +46,7 @@ const (
 	finRX     = Flags(bpfgen.TypesSlCtFlagSL_CT_FIN_RX)
 	rst       = Flags(bpfgen.TypesSlCtFlagSL_CT_RST)
 	localPeer = Flags(bpfgen.TypesSlCtFlagSL_CT_PEER_LOCAL)
+	tracked   = Flags(bpfgen.TypesSlCtFlagSL_CT_TRACKED)
 	// SL_CT_HAS_REVERSE of bpf/lib/conntrack/conntrack_table.h: the connection has a reverse entry in the same table.
 	hasReverse = snat | Flags(bpfgen.TypesSlCtFlagSL_CT_CLIENT_PORT|bpfgen.TypesSlCtFlagSL_CT_HAIRPIN|bpfgen.TypesSlCtFlagSL_CT_POD_SNAT)
 )
@@ -60,6 +61,7 @@ func (f Flags) Names() []string {
 		{index, "index"}, {podOpened, "pod-opened"}, {snat, "snat"}, {dnat, "dnat"}, {dnatAny, "dnat-any"},
 		{txFirst, "tx-first"}, {txConfirm, "tx-confirmed"}, {rxFirst, "rx-first"}, {rxConfirm, "rx-confirmed"},
 		{replied, "replied"}, {assured, "assured"}, {finTX, "fin-tx"}, {finRX, "fin-rx"}, {rst, "rst"}, {localPeer, "local-peer"},
+		{tracked, "tracked"},
 	} {
 		if f&e.bit != 0 {
 			names = append(names, e.name)
@@ -107,10 +109,11 @@ func (r *Record) Kind() string {
 // PodOpened reports whether the pod sent the first packet.
 func (r *Record) PodOpened() bool { return r.Flags&podOpened != 0 }
 
-// Fast reports whether both directions have been confirmed, so that packets may skip the stack.
+// Fast reports whether both directions have been confirmed, so that packets may skip the stack. What netfilter tracks ends in the stack.
 func (r *Record) Fast() bool {
 	const both = txFirst | txConfirm | rxFirst | rxConfirm
-	return r.Flags&both == both
+	ending := r.Flags&tracked != 0 && r.Flags&(finTX|finRX|rst) != 0
+	return r.Flags&both == both && !ending
 }
 
 // Timeouts of bpf/lib/conntrack/conntrack_table.h.
