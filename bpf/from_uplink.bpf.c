@@ -275,9 +275,9 @@ __noinline int sl_upl_in_icmp(struct __sk_buff *skb)
 	if (icmp_rewrite_error(skb, slow, SL_RX, m.key) || (fast && slow_take_hop(skb, &slow->outer)))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
 	if (fast)
-		return fast_to_pod(skb, m.ep);
+		return fast_to_pod(skb, m.ep, m.ct->flags);
 	endpoint_set_admit_mark(skb, m.ep);
-	return sl_again(skb);
+	return tuple_equal(m.key, &slow->inner.p.tuple) ? SL_NEXT : sl_again(skb);
 }
 
 /*
@@ -301,7 +301,7 @@ __noinline int sl_upl_in_frag(struct __sk_buff *skb)
 		return drop(skb, SL_DROP_REWRITE, ep ? ep->ifindex : 0);
 	if (ep)
 		endpoint_set_admit_mark(skb, ep);
-	return sl_again(skb);
+	return addr_equal(to, slow->outer.p.tuple.local) ? SL_NEXT : sl_again(skb);
 }
 
 /*
@@ -343,6 +343,7 @@ __noinline int sl_upl_in_slow(struct __sk_buff *skb)
 	}
 	/* 2. conntrack */
 	m.ct = ct_update(m.key, m.ct, &slow->outer.p, SL_RX, skb->len, now);
+	note_bridge(skb, m.ct);
 	fast = cfg_fast_path == SL_FAST_DIRECT && (m.ct->flags & SL_CT_DNAT) && !slow->outer.first_frag &&
 	       m.ct->policy == m.ep->policy && fast_allowed(m.ct, &slow->outer.p, now) &&
 	       slow->outer.p.seg_len <= m.ep->mtu;
@@ -350,14 +351,14 @@ __noinline int sl_upl_in_slow(struct __sk_buff *skb)
 	if (slow_rewrite(skb, &slow->outer, SL_RX, m.key) || (fast && slow_take_hop(skb, &slow->outer)))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
 	if (fast)
-		return fast_to_pod(skb, m.ep);
+		return fast_to_pod(skb, m.ep, m.ct->flags);
 	nf_show_rst(skb, m.ct, &slow->outer.p, SL_RX);
 	if (m.ct->flags & (SL_CT_NAT | SL_CT_POD_OPENED)) {
 		if (slow->outer.first_frag)
 			frag_note(&slow->outer, SL_RX, m.key->local, now);
 		endpoint_set_admit_mark(skb, m.ep);
 	}
-	return m.ct->flags & SL_CT_NAT ? sl_again(skb) : SL_NEXT;
+	return tuple_equal(m.key, &slow->outer.p.tuple) ? SL_NEXT : sl_again(skb);
 }
 
 /* The denylist, where no XDP program can check it: XDP expects an Ethernet header. */
@@ -410,6 +411,7 @@ int sl_from_uplink(struct __sk_buff *skb)
 	enum sl_drop_reason reason;
 	enum sl_parsed parsed;
 	struct sl_pkt *p = pkt_scratch();
+	__u32 flags;
 	bool fast;
 
 	if (!cfg_l2_len) /* no link addresses either: every packet is for the node */
@@ -462,13 +464,15 @@ int sl_from_uplink(struct __sk_buff *skb)
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
 	/* 5. forward: to the pod past the stack, or to the stack */
 	if (likely(fast)) {
+		flags = m.ct->flags;
 		ct_delete_if_closed(m.key, m.ct, p, SL_RX);
-		return fast_to_pod(skb, m.ep);
+		return fast_to_pod(skb, m.ep, flags);
 	}
 	nf_show_rst(skb, m.ct, p, SL_RX);
+	note_bridge(skb, m.ct);
 	if (m.ct->flags & (SL_CT_NAT | SL_CT_POD_OPENED))
 		endpoint_set_admit_mark(skb, m.ep);
-	return m.ct->flags & SL_CT_NAT ? sl_again(skb) : SL_NEXT;
+	return tuple_equal(m.key, &p->tuple) ? SL_NEXT : sl_again(skb);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

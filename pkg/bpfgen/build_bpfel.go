@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "18c331f358eac1a10269acd2d4db71722206e6b7341ae64bae9f0ec11c501e1a"
+const build = "3b5813ba18267d8bc293b8f1624317d7ef9d2416fbcd2066c90ef465df877cd5"

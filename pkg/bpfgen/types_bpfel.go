@@ -86,6 +86,7 @@ const (
 	TypesSlCtFlagSL_CT_WANTS_POD_SNAT TypesSlCtFlag = 131072
 	TypesSlCtFlagSL_CT_CLIENT_PORT    TypesSlCtFlag = 262144
 	TypesSlCtFlagSL_CT_TRACKED        TypesSlCtFlag = 524288
+	TypesSlCtFlagSL_CT_BRIDGE         TypesSlCtFlag = 1048576
 )
 
 type TypesSlCtSide uint32

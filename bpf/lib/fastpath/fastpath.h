@@ -63,13 +63,20 @@ static __always_inline int redirect_into_pod(struct __sk_buff *skb, const struct
 	return (int)bpf_redirect_peer(ifindex, 0);
 }
 
-/* Hands a translated packet, whose hop is taken, to the pod behind ep. Kernel 5.10. */
-static __always_inline int fast_to_pod(struct __sk_buff *skb, const struct sl_endpoint *ep)
+/*
+ * Hands a translated packet, whose hop is taken, to the pod behind ep. Kernel 5.10. ct_flags: of its
+ * connection. Netfilter of the node has noted what came by a bridge, and bpf_redirect_peer() of older
+ * kernels (Debian's 5.10) does not take that off: netfilter in the pod would believe it. The egress
+ * of the host veth does.
+ */
+static __always_inline int fast_to_pod(struct __sk_buff *skb, const struct sl_endpoint *ep, __u32 ct_flags)
 {
 	__u32 ifindex = ep->ifindex;
 
 	if (unlikely(rewrite_macs(skb, ep->mac, ep->gateway_mac)))
 		return drop(skb, SL_DROP_REWRITE, ifindex);
+	if (unlikely(ct_flags & SL_CT_BRIDGE))
+		return (int)bpf_redirect(ifindex, 0);
 	return redirect_into_pod(skb, ep, false);
 }
 
