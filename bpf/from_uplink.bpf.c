@@ -54,6 +54,9 @@ static __always_inline bool find_snat_or_plain(const struct sl_pkt *p, struct sl
 	if (!ct)
 		return false;
 	is_reverse = ct->flags & SL_CT_REVERSE;
+	/* What is for the pod's own address goes without us. */
+	if (cfg_clients && !is_reverse)
+		return false;
 	*m->key = is_reverse ? ct->other : p->tuple;
 	m->ep = endpoint_lookup(m->key->local);
 	if (!m->ep || m->ep->owner != ct->owner)
@@ -163,7 +166,7 @@ static __always_inline enum sl_drop_reason create_hostport(struct __sk_buff *skb
 		return SL_DROP_CT_TABLE;
 	ct_init(&s->entry, m->ep->owner, SL_CT_DNAT | (slot->match & SL_HP_MATCH_ANYADDR ? SL_CT_DNAT_ANYADDR : 0),
 		now);
-	if (slot->hp.flags & SL_HP_MASQ_ALL)
+	if (hostport_wants_pod_snat(&slot->hp, m->ep, p->tuple.remote))
 		s->entry.flags |= SL_CT_WANTS_POD_SNAT;
 	s->entry.other = p->tuple;
 	/*
@@ -196,7 +199,7 @@ static __always_inline void create_inbound(const struct sl_pkt *p, struct sl_ct_
 	struct sl_ct_scratch *s;
 	struct sl_ct_entry *old;
 
-	if (!pkt_opens(p))
+	if (cfg_clients || !pkt_opens(p))
 		return;
 	m->ep = endpoint_lookup(p->tuple.local);
 	s = ct_scratch();
@@ -277,7 +280,7 @@ __noinline int sl_upl_in_icmp(struct __sk_buff *skb)
 	if (fast)
 		return fast_to_pod(skb, m.ep, m.ct->flags);
 	endpoint_set_admit_mark(skb, m.ep);
-	return tuple_equal(m.key, &slow->inner.p.tuple) ? SL_NEXT : sl_again(skb);
+	return tuple_equal(m.key, &slow->inner.p.tuple) ? SL_NEXT : again(skb, m.ep);
 }
 
 /*
@@ -301,7 +304,7 @@ __noinline int sl_upl_in_frag(struct __sk_buff *skb)
 		return drop(skb, SL_DROP_REWRITE, ep ? ep->ifindex : 0);
 	if (ep)
 		endpoint_set_admit_mark(skb, ep);
-	return addr_equal(to, slow->outer.p.tuple.local) ? SL_NEXT : sl_again(skb);
+	return addr_equal(to, slow->outer.p.tuple.local) ? SL_NEXT : again(skb, ep);
 }
 
 /*
@@ -358,7 +361,7 @@ __noinline int sl_upl_in_slow(struct __sk_buff *skb)
 			frag_note(&slow->outer, SL_RX, m.key->local, now);
 		endpoint_set_admit_mark(skb, m.ep);
 	}
-	return tuple_equal(m.key, &slow->outer.p.tuple) ? SL_NEXT : sl_again(skb);
+	return tuple_equal(m.key, &slow->outer.p.tuple) ? SL_NEXT : again(skb, m.ep);
 }
 
 /* The denylist, where no XDP program can check it: XDP expects an Ethernet header. */
@@ -401,6 +404,20 @@ static __always_inline int uplink_in_slow(struct __sk_buff *skb)
 	}
 }
 
+/*
+ * A client on this node whose device has no programs of its own asks for a hostPort. What comes from a
+ * pod with programs has passed sl_from_pod.
+ */
+static __always_inline int from_client(struct __sk_buff *skb, const struct sl_pkt *p, enum sl_parsed parsed, __u64 now)
+{
+	if (parsed < SL_PARSED_L3 || parse_refused(parsed) || skb->pkt_type != PACKET_HOST ||
+	    addr_is_loopback(p->tuple.local) || addr_is_loopback(p->tuple.remote) || endpoint_lookup(p->tuple.remote))
+		return SL_NEXT;
+	if (parsed != SL_PARSED_L4)
+		return uplink_in_slow(skb);
+	return hostport_cached(skb, p, now) && slow_ctx_init(p) ? sl_upl_in_slow(skb) : SL_NEXT;
+}
+
 SEC("tc")
 int sl_from_uplink(struct __sk_buff *skb)
 {
@@ -424,6 +441,8 @@ int sl_from_uplink(struct __sk_buff *skb)
 	if (!p || unlikely(skb->pkt_type == PACKET_OTHERHOST))
 		return SL_NEXT;
 	parsed = parse_packet(skb, p, SL_RX);
+	if (cfg_clients)
+		return from_client(skb, p, parsed, now);
 	/* The stack removes all VLAN 0 tags, and would go on with a packet that no hook has checked. */
 	reason = parse_refused(parsed);
 	if (unlikely(reason))
@@ -472,7 +491,7 @@ int sl_from_uplink(struct __sk_buff *skb)
 	note_bridge(skb, m.ct);
 	if (m.ct->flags & (SL_CT_NAT | SL_CT_POD_OPENED))
 		endpoint_set_admit_mark(skb, m.ep);
-	return tuple_equal(m.key, &p->tuple) ? SL_NEXT : sl_again(skb);
+	return tuple_equal(m.key, &p->tuple) ? SL_NEXT : again(skb, m.ep);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -99,6 +99,8 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct sl_pkt *p
 		sl_host_udp_rev(p, now);
 	*accounted = *accounted || came_by_uplink(skb);
 	ct = ct_lookup_entry(&p->tuple, ep->owner, now);
+	/* So has the one of a client on this node, when it translated the packet. */
+	*accounted = *accounted || (ct && (ct->flags & SL_CT_DNAT));
 	if (ct && (ct->flags & (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)) == SL_CT_WANTS_POD_SNAT) {
 		verdict = hairpin_to_pod(skb, p); /* never confirmed: every packet has to pass here */
 		return verdict == SL_NOT_HAIRPIN ? SL_NEXT : verdict;

@@ -108,6 +108,17 @@ static __always_inline int adopt_inbound(struct __sk_buff *skb, const struct sl_
 	return pass_unchanged(slow, now);
 }
 
+/* Toward a client on this node only the answers of hostPorts are translated. They stay with the stack. */
+static __always_inline int answer_client(struct __sk_buff *skb, const struct sl_slow_ctx *slow,
+					 const struct sl_endpoint *ep, const struct sl_ct_entry *ct, __u64 now)
+{
+	if (!ct || !(ct->flags & SL_CT_DNAT))
+		return SL_NEXT;
+	if (ct->flags & SL_CT_HAS_REVERSE)
+		ct_ensure_reverse(&slow->outer.p.tuple, ct);
+	return translate(skb, slow, ep, ct, now);
+}
+
 /*
  * A packet of a pod. A function of its own, so that both parsers can end in it.
  * in: slow_scratch()->outer
@@ -135,6 +146,8 @@ __noinline int sl_upl_out_slow(struct __sk_buff *skb)
 	 */
 	if (ct && !(ct->flags & SL_CT_TX_SEEN_FIRST) && ct_is_new_connection(ct, p, SL_TX))
 		ct = NULL;
+	if (cfg_clients)
+		return answer_client(skb, slow, ep, ct, now);
 	/* The pod that was the other end has gone: its address is outside now. */
 	if (ct && ((ct->flags & SL_CT_PEER_LOCAL) || (ct->flags & (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)) ==
 							     (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)))
@@ -197,11 +210,11 @@ __noinline int sl_upl_out_icmp(struct __sk_buff *skb)
 			ct = ct_lookup(&slow->key, clock_now());
 		}
 	}
-	if (ct && (ct->flags & SL_CT_NAT))
+	if (ct && (ct->flags & (cfg_clients ? SL_CT_DNAT : SL_CT_NAT)))
 		return icmp_rewrite_error(skb, slow, SL_TX, &ct->other)
 			       ? drop(skb, SL_DROP_REWRITE, sender ? sender->ifindex : 0)
 			       : SL_NEXT;
-	if (!ct && sender && endpoint_masquerades(sender, outer->local, outer->remote))
+	if (!cfg_clients && !ct && sender && endpoint_masquerades(sender, outer->local, outer->remote))
 		return drop(skb, SL_DROP_ICMP_ORPHAN, sender->ifindex);
 	return SL_NEXT;
 }
@@ -227,8 +240,9 @@ __noinline int sl_upl_out_frag(struct __sk_buff *skb)
 		return SL_NEXT;
 	fr = frag_lookup(&slow->outer, SL_TX, clock_now());
 	if (!fr)
-		return endpoint_masquerades(ep, t->local, t->remote) ? drop(skb, SL_DROP_FRAGMENT, ep->ifindex)
-								     : SL_NEXT;
+		return !cfg_clients && endpoint_masquerades(ep, t->local, t->remote)
+			       ? drop(skb, SL_DROP_FRAGMENT, ep->ifindex)
+			       : SL_NEXT;
 	addr_copy(to, fr->to);
 	return slow_rewrite_addr(skb, &slow->outer, true, to) ? drop(skb, SL_DROP_REWRITE, ep->ifindex) : SL_NEXT;
 }
@@ -258,9 +272,9 @@ static __always_inline int uplink_out_slow(struct __sk_buff *skb)
 	case SL_SLOW_L4:
 		return endpoint_lookup(slow->outer.p.tuple.local) ? sl_upl_out_slow(skb) : sl_node_out(skb);
 	case SL_SLOW_L3:
-		return drop_unparsable(skb, slow);
+		return cfg_clients ? SL_NEXT : drop_unparsable(skb, slow);
 	case SL_SLOW_V4MAPPED:
-		return drop(skb, SL_DROP_V4MAPPED, 0);
+		return cfg_clients ? SL_NEXT : drop(skb, SL_DROP_V4MAPPED, 0);
 	default:
 		return SL_NEXT;
 	}
@@ -289,7 +303,7 @@ int sl_to_uplink(struct __sk_buff *skb)
 		/* The node's own packet, or translated before it got here. Most of these need nothing: do not delay them. */
 		return node_may_clash(skb, p) && slow_ctx_init(p) ? sl_node_out(skb) : SL_NEXT;
 	case SL_PARSED_V4MAPPED:
-		return drop(skb, SL_DROP_V4MAPPED, 0);
+		return cfg_clients ? SL_NEXT : drop(skb, SL_DROP_V4MAPPED, 0);
 	default:
 		return SL_NEXT;
 	}

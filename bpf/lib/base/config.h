@@ -24,6 +24,12 @@ volatile const __u32 cfg_admit_mark = 0;
  * The programs of uplinks are loaded once for each.
  */
 volatile const __u32 cfg_l2_len = 14;
+/*
+ * 1: the programs of an uplink are on a device that has clients of hostPorts on this node instead: a
+ * bridge of pods, or the host veth of a pod without programs. They translate hostPorts and leave all
+ * else alone (docs/design/clients.md).
+ */
+volatile const __u32 cfg_clients = 0;
 /* The kernel has BPF_FIB_LOOKUP_SRC (6.7). */
 volatile const __u32 cfg_fib_src = 0;
 /* The kernel has bpf_ktime_get_coarse_ns() for tc (5.11). */

@@ -132,6 +132,17 @@ static __always_inline bool hostport_admits(const struct sl_hostport *hp, const 
 	return bpf_map_lookup_elem(&sl_hp_allowlist, &key) != NULL;
 }
 
+/*
+ * Does the client of a mapping get pod-side SNAT? As upstream does: within the pod's subnet, or always
+ * (masqAll). to: the pod.
+ */
+static __always_inline bool hostport_wants_pod_snat(const struct sl_hostport *hp, const struct sl_endpoint *to,
+						    const __u8 *client)
+{
+	return (hp->flags & SL_HP_MASQ_ALL) ||
+	       ((hp->flags & SL_HP_SNAT) && addr_same_prefix(client, hp->ip, to->prefix_len));
+}
+
 /* Is the mapping of a connection still in force? outside: the connection's tuple before translation. */
 static __always_inline bool hostport_is_current(const struct sl_tuple *outside, bool any, __u64 generation)
 {

@@ -21,14 +21,6 @@
  * stack sees two pods, so its rules about forwarding apply. Never on the fast path.
  */
 
-/* Does the client get pod-side SNAT? As upstream does: within the pod's subnet, or always (masqAll). */
-static __always_inline bool hairpin_wants_pod_snat(const struct sl_hostport *hp, const struct sl_endpoint *to,
-						   const __u8 *client)
-{
-	return (hp->flags & SL_HP_MASQ_ALL) ||
-	       ((hp->flags & SL_HP_SNAT) && addr_same_prefix(client, hp->ip, to->prefix_len));
-}
-
 /*
  * Creates the client's entry.
  * in: ctx->p, ctx->key (the tuple with the node's end as local)
@@ -44,7 +36,7 @@ static __always_inline enum sl_drop_reason hairpin_create(struct __sk_buff *skb,
 	if (!s)
 		return SL_DROP_CT_TABLE;
 	ct_init(&s->entry, ep->owner, SL_CT_POD_OPENED | SL_CT_HAIRPIN, now);
-	if (hairpin_wants_pod_snat(hp, to, ctx->p.tuple.local))
+	if (hostport_wants_pod_snat(hp, to, ctx->p.tuple.local))
 		s->entry.flags |= SL_CT_WANTS_POD_SNAT;
 	s->entry.hostport_generation = hp->generation;
 	s->entry.other = ctx->p.tuple;
