@@ -176,6 +176,12 @@ func (d *Datapath) Sync(ctx context.Context) error {
 	return node.New(d.tree).Sync(ctx)
 }
 
+// ServeClients lets a pod without features use hostPorts of this node. names are the node's devices that lead to it. A device that has gone, or
+// that is none for clients, is success. Sync does it for all devices.
+func (d *Datapath) ServeClients(ctx context.Context, names []string) error {
+	return node.New(d.tree).ServeClients(ctx, names)
+}
+
 // Flows returns the connections that f matches, while the datapath goes on changing them: one may be seen twice or not at all
 // when it moves during the walk. An error ends the sequence.
 func (d *Datapath) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {

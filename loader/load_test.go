@@ -99,6 +99,7 @@ func everyObject() map[string]readObject {
 		"sl_from_pod": objects.LoadFromPod, "sl_to_pod": objects.LoadToPod,
 		"sl_from_uplink": objects.LoadFromUplink, "sl_to_uplink": objects.LoadToUplink,
 		"sl_from_l3dev": objects.LoadFromUplink, "sl_to_l3dev": objects.LoadToUplink,
+		"sl_from_clients": objects.LoadFromUplink, "sl_to_clients": objects.LoadToUplink,
 		"sl_ns_egress": objects.LoadNsEgress, "sl_ns_ingress": objects.LoadNsIngress,
 		"sl_edt": objects.LoadEdt, "sl_xdp_denylist": objects.LoadXDPDenylist, "sl_mac_check": objects.LoadMACCheck, "sl_parent": objects.LoadParent, loadapi.SockLB: objects.LoadSockLB,
 	}

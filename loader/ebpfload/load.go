@@ -34,6 +34,12 @@ const (
 	l3Egress  = "sl_to_l3dev"
 )
 
+// Programs of a device with clients on this node, likewise.
+const (
+	clientIngress = "sl_from_clients"
+	clientEgress  = "sl_to_clients"
+)
+
 type readObject func() (*ebpf.CollectionSpec, error)
 
 // read is where programs come from, by the names of Order.Objects.
@@ -44,6 +50,8 @@ var read = map[string]readObject{
 	objects.ToUplinkProgSlToUplink:       objects.LoadToUplink,
 	l3Ingress:                            objects.LoadFromUplink,
 	l3Egress:                             objects.LoadToUplink,
+	clientIngress:                        objects.LoadFromUplink,
+	clientEgress:                         objects.LoadToUplink,
 	objects.NsEgressProgSlNsEgress:       objects.LoadNsEgress,
 	objects.NsIngressProgSlNsIngress:     objects.LoadNsIngress,
 	objects.EdtProgSlEdt:                 objects.LoadEdt,
@@ -107,7 +115,7 @@ func configureOne(o loadapi.LoadRequest, name string) (*ebpf.CollectionSpec, err
 	if err != nil {
 		return nil, fmt.Errorf("read object of %s: %w", name, err)
 	}
-	if err := errors.Join(apply(spec, o.Constants), makeL3(spec, name)); err != nil {
+	if err := errors.Join(apply(spec, o.Constants), makeVariant(spec, name)); err != nil {
 		return nil, fmt.Errorf("configure %s: %w", name, err)
 	}
 	for m, n := range o.Sizes {
@@ -159,9 +167,17 @@ func oneIf(b bool) uint32 {
 	return 0
 }
 
-// makeL3 makes of an uplink's collection the one for devices without Ethernet header, if name is that one's program.
-func makeL3(spec *ebpf.CollectionSpec, name string) error {
-	if !slices.Contains([]string{l3Ingress, l3Egress}, name) {
+// makeVariant makes of an uplink's collection the one for devices without Ethernet header, or for those with clients on this node, if name is
+// that one's program.
+func makeVariant(spec *ebpf.CollectionSpec, name string) error {
+	set := func(variable string, value uint32) error { return spec.Variables[variable].Set(value) }
+	var err error
+	switch name {
+	case l3Ingress, l3Egress:
+		err = set(objects.FromUplinkVarCfgL2Len, 0)
+	case clientIngress, clientEgress: // never on the fast path: the verifier need not look at it
+		err = errors.Join(set(objects.FromUplinkVarCfgClients, 1), set(objects.FromUplinkVarCfgFastPath, uint32(bpfgen.TypesSlFastPathSL_FAST_OFF)))
+	default:
 		return nil
 	}
 	for old, p := range spec.Programs {
@@ -169,7 +185,7 @@ func makeL3(spec *ebpf.CollectionSpec, name string) error {
 		p.Name = name
 		spec.Programs[name] = p
 	}
-	return spec.Variables[objects.FromUplinkVarCfgL2Len].Set(uint32(0))
+	return err
 }
 
 // shared are the maps that programs have in common, by name.

@@ -4,6 +4,7 @@ package ebpfload
 
 import (
 	"encoding/binary"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,6 +30,7 @@ func TestConfigure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	clients := []string{clientIngress, clientEgress}
 	for name, spec := range specs {
 		if name != loadapi.SockLB && (spec.Programs[name] == nil || len(spec.Programs) != 1) {
 			t.Errorf("%s: %v", name, spec.Programs)
@@ -44,9 +46,17 @@ func TestConfigure(t *testing.T) {
 		} {
 			var b [8]byte
 			copy(b[:], spec.Variables[constant].Value)
+			if constant == objects.FromPodVarCfgFastPath && slices.Contains(clients, name) {
+				want = 0
+			}
 			if got := binary.NativeEndian.Uint64(b[:]); got != want {
 				t.Errorf("%s: %s is %d, want %d", name, constant, got, want)
 			}
+		}
+	}
+	for name, spec := range specs {
+		if v := spec.Variables[objects.FromUplinkVarCfgClients]; v != nil && (v.Value[0] == 1) != slices.Contains(clients, name) {
+			t.Errorf("%s: cfg_clients is %d", name, v.Value[0])
 		}
 	}
 	for _, name := range []string{l3Ingress, l3Egress} {

@@ -126,7 +126,7 @@ func (a *Attacher) Attach(index int, hooks []hook.Hook, pod bool) error {
 		}
 		return a.attachTC(index, slices.Concat(netkit, others), pod)
 	}
-	if err := a.detachOther(hook.HowNetkit, index, netkit); err != nil {
+	if err := errors.Join(a.detachOther(hook.HowNetkit, index, netkit), a.displaceClients(hook.HowNetkit, index, netkit)); err != nil {
 		return err
 	}
 	if len(others) == 0 {
@@ -158,7 +158,7 @@ func (a *Attacher) attachTC(index int, hooks []hook.Hook, pod bool) error {
 	for _, how := range order {
 		err := a.attachBy(how, index, hooks)
 		if err == nil {
-			return a.detachOther(how, index, hooks)
+			return errors.Join(a.detachOther(how, index, hooks), a.displaceClients(how, index, hooks))
 		}
 		errs = append(errs, err)
 		if errors.Is(err, pintree.ErrNoDevice) || !cannot(err) {
@@ -271,6 +271,11 @@ func (a *Attacher) PutFilter(c *Conn, index int, h hook.Hook, fresh bool) (repla
 			return false, fmt.Errorf("device %d, %s, priority %d: %w (%s %s)", index, h.Direction(), h.Priority(), pintree.ErrConflict, f.kind, f.program)
 		}
 		replaced = found
+		if found && f.Class == qdiscMade && f.program != h.Program { // from now on the mark says who made the qdisc
+			if err := os.Mkdir(a.d.Paths.ClsactMark(index), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+				return false, err
+			}
+		}
 	}
 	err = c.putFilter(index, h, prog, 0)
 	if errors.Is(err, unix.ENODEV) { // it went after we had looked at its qdisc
@@ -316,12 +321,13 @@ func (a *Attacher) detachClsact(index int, hooks []hook.Hook) error {
 		return err
 	}
 	mark := a.d.Paths.ClsactMark(index)
-	made := pintree.Exists(mark)
+	marked := pintree.Exists(mark)
+	made := marked || slices.Contains(hooks, hook.FromClients()) && c.madeForClients(index)
 	if made && c.only(index, hooks) {
 		return errors.Join(c.DeleteClsact(index), pintree.RemovePin(mark))
 	}
 	err = c.deleteFilters(index, hooks)
-	if made && !c.hasOurs(index) { // from now on it is the others'
+	if marked && !c.hasOurs(index) { // from now on it is the others'
 		err = errors.Join(err, pintree.RemovePin(mark))
 	}
 	return err

@@ -78,6 +78,13 @@ func ToL3Uplink() Hook {
 	return Hook{Name: "to_uplink", Program: "sl_to_l3dev", Egress: true}
 }
 
+// FromClients is the ingress of a device that has clients of hostPorts on this node, but no programs of a pod or an uplink. Its program is an
+// uplink's with other constants, and so has another name. It has the place of FromPod and FromUplink, which replace it.
+func FromClients() Hook { return Hook{Name: "from_clients", Program: "sl_from_clients"} }
+
+// ToClients is its egress.
+func ToClients() Hook { return Hook{Name: "to_clients", Program: "sl_to_clients", Egress: true} }
+
 // NsEgress is the egress of a podns device.
 func NsEgress() Hook { return Hook{Name: "ns_egress", Program: "sl_ns_egress", Egress: true} }
 
@@ -130,6 +137,9 @@ func OfPod() []Hook { return []Hook{FromPod(), ToPod()} }
 // OfL3Uplink are the hooks of an uplink without Ethernet header.
 func OfL3Uplink() []Hook { return []Hook{FromL3Uplink(), ToL3Uplink()} }
 
+// OfClients are the hooks of a device with clients.
+func OfClients() []Hook { return []Hook{FromClients(), ToClients()} }
+
 // OfPodns are the hooks of a podns device.
 func OfPodns() []Hook { return []Hook{NsEgress(), NsIngress()} }
 
@@ -143,7 +153,7 @@ func All() []Hook {
 
 // AlwaysLoaded are those whose programs every load verifies. The others' wait for a device that needs them (programs.Program).
 func AlwaysLoaded() []Hook {
-	return slices.Concat(OfPod(), OfUplink(false), OfEDT(), OfMACCheck(), []Hook{XDP()})
+	return slices.Concat(OfPod(), OfUplink(false), OfClients(), OfEDT(), OfMACCheck(), []Hook{XDP()})
 }
 
 // OfUplink are those of an uplink with or without Ethernet header (bare). They have the same places.

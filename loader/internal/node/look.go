@@ -46,6 +46,7 @@ type view struct {
 	ways       map[int]wayOut        // of devices that have routes
 	own        func(index int) bool  // the node's own devices
 	kept       map[netip.Addr]uint32 // addresses of pods' devices that were not looked up this time
+	clients    []rtnl.Link           // devices that were looked at and that clients on this node may be behind
 }
 
 // wayOut is what the routes by a device say of it.
@@ -155,8 +156,14 @@ func fullLook(h links, configured []string, s sides, before *memory, newest int)
 	m := &memory{routes: !v.byName()}
 	for _, l := range all {
 		v.known[l.Index] = l
-		if !s.hostVeth(l.Index) && !ofPods(l, byDevice[l.Index], v.ways[l.Index]) {
-			m.own = append(m.own, ownDevice{index: l.Index, wayOut: v.ways[l.Index], addressing: byDevice[l.Index]})
+	}
+	for _, l := range all {
+		if s.hostVeth(l.Index) {
+			continue
+		}
+		v.addClient(l, s.routed, byDevice[l.Index], v.ways[l.Index])
+		if !ofPods(l, byDevice[l.Index], v.ways[l.Index]) {
+			m.own = append(m.own, ownDevice{index: l.Index, wayOut: v.ways[l.Index], addressing: byDevice[l.Index], routed: s.routed(l.Index)})
 		}
 	}
 	slices.SortFunc(m.own, func(a, b ownDevice) int { return a.index - b.index })

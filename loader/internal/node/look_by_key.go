@@ -97,8 +97,8 @@ func (k *keyLook) own(d ownDevice) error {
 		return err
 	}
 	has := addressingOf(addrs)
-	changed := d.gone || d.addressing != has
-	d.gone, d.addressing = false, has
+	changed := d.gone || d.addressing != has || !d.routed && k.sides.routed(d.index)
+	d.gone, d.addressing, d.routed = false, has, k.sides.routed(d.index)
 	if has == inSubnet && !changed {
 		k.keep(d)
 		return nil
@@ -120,7 +120,11 @@ func (k *keyLook) own(d ownDevice) error {
 	if err != nil {
 		return err
 	}
-	if k.sides.hostVeth(d.index) || ofPods(l, has, d.wayOut) { // its other end has moved to a pod since
+	if k.sides.hostVeth(d.index) {
+		return nil
+	}
+	k.addClient(l, k.sides.routed, has, d.wayOut)
+	if ofPods(l, has, d.wayOut) { // its other end has moved to a pod since
 		return nil
 	}
 	k.keep(d)
@@ -217,7 +221,7 @@ func (k *keyLook) first(index int) (there bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	d := ownDevice{index: index, addressing: addressingOf(addrs)}
+	d := ownDevice{index: index, addressing: addressingOf(addrs), routed: k.sides.routed(index)}
 	if leadsToPod(l) && d.addressing < inSubnet {
 		d.wayOut, err = k.defaultBy(l)
 	} else {
@@ -226,6 +230,7 @@ func (k *keyLook) first(index int) (there bool, err error) {
 	if err != nil {
 		return true, err
 	}
+	k.addClient(l, k.sides.routed, d.addressing, d.wayOut)
 	if !ofPods(l, d.addressing, d.wayOut) {
 		k.keep(d)
 	}

@@ -39,8 +39,9 @@ type ownDevice struct {
 	wayOut
 	addressing // when its routes were read
 
-	index int
-	gone  bool
+	index  int
+	gone   bool
+	routed bool // packets of pods are routed from it
 }
 
 func (m *memory) has(index int) bool {
@@ -103,7 +104,7 @@ func (m *memory) String() string {
 		for _, flag := range []struct {
 			on   bool
 			word string
-		}{{d.nets, " nets"}, {d.far, " far"}, {d.addressing == singleAddress, " single"}, {d.addressing == inSubnet, " subnet"}, {d.gone, " gone"}} {
+		}{{d.nets, " nets"}, {d.far, " far"}, {d.addressing == singleAddress, " single"}, {d.addressing == inSubnet, " subnet"}, {d.gone, " gone"}, {d.routed, " pods"}} {
 			if flag.on {
 				b.WriteString(flag.word)
 			}
@@ -170,6 +171,8 @@ func (m *memory) parseOwn(value string) error {
 			d.addressing = inSubnet
 		case "gone":
 			d.gone = true
+		case "pods":
+			d.routed = true
 		default:
 			return errMemory
 		}

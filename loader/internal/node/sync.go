@@ -207,6 +207,7 @@ func (node Node) lookAndWrite(ctx context.Context, a *attach.Attacher, fresh int
 	if err != nil {
 		node.Log.Warn("the denylist is not in force everywhere", log.Error(err))
 	}
+	node.writeClients(a, v, n)
 	if err := node.remember(m); err != nil {
 		return err
 	}

@@ -30,6 +30,8 @@ type Datapath struct {
 	Held map[uint64]*Endpoint
 	// Loaded says whether OpenExisting finds something.
 	Loaded bool
+	// Served are the devices that ServeClients was called with.
+	Served []string
 	// Opens counts the calls of both ways to open, Loads those that may load.
 	Opens, Loads int
 
@@ -161,6 +163,14 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep loader.Endpoint, f loader
 		return fmt.Errorf("%w: have %+v, want %+v", loader.ErrDiffers, have.Endpoint, ep)
 	}
 	return nil
+}
+
+// ServeClients notes the devices.
+func (d *Datapath) ServeClients(_ context.Context, names []string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.Served = append(d.Served, names...)
+	return d.Fail["ServeClients"]
 }
 
 // Endpoints lists them. All devices exist but those that are Gone.

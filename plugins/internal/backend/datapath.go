@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 )
 
@@ -28,6 +29,7 @@ type Devices interface {
 type Datapath interface {
 	Devices
 	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
+	ServeClients(ctx context.Context, names []string) error
 	GC(ctx context.Context, keep func(owner uint64) bool) error
 	io.Closer
 }
@@ -76,6 +78,15 @@ func (o Opener[D]) Existing(ctx context.Context, a *cniskel.Args, f func(D) erro
 	}
 	defer dp.Close()
 	return f(dp)
+}
+
+// ServeClients lets a pod without features use the node's hostPorts. names are the node's devices that lead to it. An ADD that has nothing else to do
+// with the datapath does not fail for it: what is missing is there from the next look at the node on.
+func (o Opener[D]) ServeClients(ctx context.Context, a *cniskel.Args, names ...string) {
+	err := o.Existing(ctx, a, func(dp D) error { return IgnoreNotLoaded(dp.ServeClients(ctx, names)) })
+	if err != nil {
+		a.Log.Warn("the pod may not reach hostPorts of this node", log.Error(err))
+	}
 }
 
 // Check is Existing for a CHECK: where nothing is loaded, missing says what is

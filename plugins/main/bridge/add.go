@@ -32,13 +32,14 @@ type attach struct {
 	masq  *masquerade.Session // nil without masquerading
 	spoof Datapath            // checks source MACs; nil: nftables does, or nothing
 
-	bridge  rtnl.Link
-	hostEnd rtnl.Link
-	podEnd  rtnl.Link
-	route   rtnl.Link // what the host routes the pod's packets on: the bridge, or its leg in the VLAN
-	legMade bool      // the result lists the VLAN gateway
-	rec     section
-	result  *types100.Result
+	bridge     rtnl.Link
+	madeBridge bool
+	hostEnd    rtnl.Link
+	podEnd     rtnl.Link
+	route      rtnl.Link // what the host routes the pod's packets on: the bridge, or its leg in the VLAN
+	legMade    bool      // the result lists the VLAN gateway
+	rec        section
+	result     *types100.Result
 }
 
 // add attaches the pod. Everything that can be wrong with the call is found
@@ -55,7 +56,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 	}
 	defer t.rb.Rollback(ctx, &err)
 	if err := cniops.RunSteps(ctx,
-		t.begin, t.makeBridge, t.makeVeth, t.setPort, t.spoofCheck, t.allocate, t.checkFree, t.configurePod, t.gateways, t.masqueradePod, t.waitUp, t.complete,
+		t.begin, t.makeBridge, t.makeVeth, t.setPort, t.spoofCheck, t.allocate, t.checkFree, t.configurePod, t.gateways, t.masqueradePod, t.waitUp, t.serveClients, t.complete,
 	); err != nil {
 		return nil, err
 	}
@@ -156,6 +157,15 @@ func (t *attach) endpoint() loader.Endpoint {
 		MTU:          t.podEnd.MTU,
 		Addrs:        t.rec.Addrs,
 	}
+}
+
+// serveClients lets pods on a new bridge use the node's hostPorts. An older one has what that needs since its first pod, or since the last look at
+// the node.
+func (t *attach) serveClients(ctx context.Context) error {
+	if t.madeBridge && t.masq == nil {
+		t.p.ServeClients(ctx, t.args, t.Bridge)
+	}
+	return nil
 }
 
 // complete fills in what is known only now and marks the record as done.

@@ -59,6 +59,7 @@ func (t *attach) newBridge() error {
 		return cnierr.Wrap(cnierr.CodeKernel, err, "make the bridge")
 	default:
 		t.rb.Push("bridge "+t.Bridge, t.removeBridge)
+		t.madeBridge = true
 		veth.NoDAD(t.args.Log, t.Bridge)
 	}
 	if t.bridge, err = t.Host.LinkByName(t.Bridge); err != nil {

@@ -49,7 +49,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 	}
 	defer t.rb.Rollback(ctx, &err)
 	if err := cniops.RunSteps(ctx,
-		t.begin, t.makeVeth, t.allocate, t.checkFree, t.configureHost, t.configurePod, t.masqueradePod, t.waitUp, t.complete,
+		t.begin, t.makeVeth, t.allocate, t.checkFree, t.configureHost, t.configurePod, t.masqueradePod, t.waitUp, t.serveClient, t.complete,
 	); err != nil {
 		return nil, err
 	}
@@ -147,6 +147,14 @@ func (t *attach) masqueradePod(ctx context.Context) error {
 func (t *attach) waitUp(ctx context.Context) (err error) {
 	t.hostEnd, err = veth.WaitUp(ctx, t.Host, t.hostEnd)
 	return err
+}
+
+// serveClient lets the pod use the node's hostPorts. With ipMasq its device has programs that do.
+func (t *attach) serveClient(ctx context.Context) error {
+	if t.masq == nil {
+		t.p.ServeClients(ctx, t.args, t.hostEnd.Name)
+	}
+	return nil
 }
 
 // complete marks the record as done and finishes the result.

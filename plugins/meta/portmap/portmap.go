@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
@@ -76,7 +77,8 @@ func New(d Deps) *cniskel.Plugin {
 }
 
 // add publishes the ports and passes the previous result on. With nothing to
-// publish it returns before it touches or loads anything.
+// publish it loads nothing. It only lets the pod use the ports of others, where
+// any are published.
 func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error) {
 	s, prev, err := parseChained(a)
 	if err != nil {
@@ -88,6 +90,7 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error)
 	}
 	r := s.request(a, prev)
 	if len(r.ports) == 0 {
+		p.ServeClients(ctx, a, nodeDevices(prev)...)
 		return result, p.removeRecorded(ctx, a, r.ref)
 	}
 	for _, m := range s.shadowed {
@@ -103,6 +106,16 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error)
 		return nil, err
 	}
 	return result, nil
+}
+
+// nodeDevices are the names of the node's devices in a result.
+func nodeDevices(res *types100.Result) (names []string) {
+	for _, i := range res.Interfaces {
+		if i.Sandbox == "" {
+			names = append(names, i.Name)
+		}
+	}
+	return names
 }
 
 // publish records the attachment and applies the jobs. After an error nothing of
