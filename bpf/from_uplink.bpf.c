@@ -308,6 +308,19 @@ __noinline int sl_upl_in_frag(struct __sk_buff *skb)
 }
 
 /*
+ * Gives a packet the tuple that the pod sees. A function of its own for the verifier: it follows the
+ * rewriting once, and not once for each way that sl_upl_in_slow() comes to it. Returns 0, or a
+ * negative error after which the packet must be dropped.
+ * in: slow_scratch()->outer, ->key
+ */
+__noinline int sl_upl_in_rewr(struct __sk_buff *skb)
+{
+	struct sl_slow_ctx *slow = slow_scratch();
+
+	return slow ? slow_rewrite(skb, &slow->outer, SL_RX, &slow->key) : -1;
+}
+
+/*
  * A packet that cannot take the fast path: the first one of a connection, or one that the slow
  * parser has read. The caller has called hostport_cached() for it. A function of its own: the
  * verifier checks it once, and the fast path stays short.
@@ -351,7 +364,7 @@ __noinline int sl_upl_in_slow(struct __sk_buff *skb)
 	       m.ct->policy == m.ep->policy && fast_allowed(m.ct, &slow->outer.p, now) &&
 	       slow->outer.p.seg_len <= m.ep->mtu;
 	/* 3. rewrite and forward */
-	if (slow_rewrite(skb, &slow->outer, SL_RX, m.key) || (fast && slow_take_hop(skb, &slow->outer)))
+	if (sl_upl_in_rewr(skb) || (fast && slow_take_hop(skb, &slow->outer)))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
 	if (fast)
 		return fast_to_pod(skb, m.ep, m.ct->flags);
