@@ -18,9 +18,28 @@ import (
 // without a word. So nothing is noted of it in a file that would stay.
 const qdiscMade = 1
 
+// HasClients reports whether a device has the programs for clients, of whatever build, or those of a pod or an uplink. It is what is found mostly, and
+// takes no lock.
+func (a *Attacher) HasClients(index int) (bool, error) {
+	for _, h := range []hook.Hook{hook.ToClients(), hook.ToPod(), hook.ToUplink()} { // the last to come
+		if pintree.Exists(a.d.Paths.LinkPin(index, h)) {
+			return true, nil
+		}
+	}
+	c, err := a.Conn()
+	if err != nil {
+		return false, err
+	}
+	f, found, err := c.FilterAt(index, hook.ToClients())
+	return found && f.program != "", err
+}
+
 // AttachClients puts the programs for clients on a device that has none of ours. One that has them keeps them, if they are those in force. So does
 // one that has those of a pod or of an uplink, which do all that these do.
 func (a *Attacher) AttachClients(index int) error {
+	if pintree.Exists(a.d.Paths.LinkPin(index, hook.ToPod())) || pintree.Exists(a.d.Paths.LinkPin(index, hook.ToUplink())) {
+		return nil
+	}
 	if a.d.Config.Attach == nodeconf.AttachTCX {
 		return a.clientLinks(index)
 	}
@@ -40,9 +59,6 @@ func (a *Attacher) clientFilters(index int) error {
 	c, err := a.Conn()
 	if err != nil {
 		return err
-	}
-	if f, found, err := c.FilterAt(index, hook.ToClients()); err != nil || found && f.program != "" && !f.Is(hook.ToClients()) {
-		return err // before anything else: this is the case for most
 	}
 	made, err := c.AddClsact(index)
 	if err != nil {

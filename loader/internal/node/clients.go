@@ -5,11 +5,11 @@ package node
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -53,38 +53,39 @@ func (node Node) attachClients(a *attach.Attacher, l rtnl.Link) {
 // ServeClients puts the programs for clients on the devices of those names, the node's devices of a pod without features, and on the bridges that
 // they are ports of. The next look would do it. A device that has gone, or that is none for clients, is success.
 func (node Node) ServeClients(ctx context.Context, names []string) error {
-	unlock, err := node.Writer(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	um, err := node.Pinned(pintree.MapUplinks)
-	if err != nil {
-		return err
-	}
 	a := attach.NewAttacher(node.Tree, "")
 	defer a.Close()
 	h, err := a.Netlink()
 	if err != nil {
 		return err
 	}
-	served := make(map[int]bool)
+	var left []rtnl.Link
 	for _, name := range names {
 		l, ok, err := clientBy(h, name)
 		if err != nil {
 			return err
 		}
-		if !ok || served[l.Index] {
+		if !ok || slices.ContainsFunc(left, func(x rtnl.Link) bool { return x.Index == l.Index }) {
 			continue
 		}
-		served[l.Index] = true
-		uplink, err := endpoint.NewUplinks(um).Has(uint32(l.Index))
+		has, err := a.HasClients(l.Index)
 		if err != nil {
 			return err
 		}
-		if !uplink {
-			node.attachClients(a, l)
+		if !has {
+			left = append(left, l)
 		}
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	unlock, err := node.Writer(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for _, l := range left {
+		node.attachClients(a, l)
 	}
 	return nil
 }

@@ -49,12 +49,6 @@ type Uplinks struct{ m *bpfsys.Map }
 // NewUplinks returns a view of m.
 func NewUplinks(m *bpfsys.Map) Uplinks { return Uplinks{m} }
 
-// Has reports whether the device is an uplink.
-func (u Uplinks) Has(ifindex uint32) (bool, error) {
-	_, ok, err := bpfsys.Lookup[bpfgen.TypesSlUplink](u.m, ifindex)
-	return ok, err
-}
-
 // All returns every uplink.
 func (u Uplinks) All() (map[uint32]Sources, error) {
 	set := make(map[uint32]Sources)
