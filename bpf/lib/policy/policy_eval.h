@@ -194,7 +194,8 @@ static __always_inline bool policy_isolated(const struct __sk_buff *skb, const s
 		peer = endpoint_lookup((const __u8 *)q->remote);
 		if (!peer)
 			return to_pod && (s->flags & SL_POLICY_ISOLATED) &&
-			       (from_no_address(q) || from_bridged_link_local(skb, (const __u8 *)q->remote));
+			       (from_no_address(q) || from_bridged_link_local(skb, (const __u8 *)q->remote) ||
+				skb->ingress_ifindex == s->group); /* by the bridge, through a hostPort */
 		if (peer->owner == s->owner)
 			return false;
 		group = peer->route_ifindex;
