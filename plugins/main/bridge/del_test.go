@@ -235,19 +235,25 @@ func TestPrivilegedDelWithoutDatapath(t *testing.T) {
 	}
 }
 
-func TestPrivilegedPlainBridgeNeverOpensDatapath(t *testing.T) {
-	r := newRig(t)
-	pod := r.node.PodT(t, "p1")
-	a := call("1.1.0", "c1", "eth0", pod.Path, `"bridge":"br0","isGateway":true,"ipam":{"type":"fake"}`)
-	res := r.mustAdd(a)
-	if err := r.check(a, res); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.del(a); err != nil {
-		t.Fatal(err)
-	}
-	if r.dp.Opens != 0 {
-		t.Errorf("the datapath was opened %d times", r.dp.Opens)
+// Without a feature the datapath is told of a new bridge, once. Nothing is loaded for it, and its error is none of the pod's.
+func TestPrivilegedPlainBridgeServesClients(t *testing.T) {
+	for _, fails := range []error{nil, loader.ErrUnavailable} {
+		r := newRig(t)
+		r.dp.Loaded, r.dp.OpenErr = true, fails
+		for _, name := range []string{"c1", "c2"} {
+			pod := r.node.PodT(t, name)
+			a := call("1.1.0", name, "eth0", pod.Path, `"bridge":"br0","isGateway":true,"ipam":{"type":"fake"}`)
+			res := r.mustAdd(a)
+			if err := r.check(a, res); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.del(a); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r.dp.Opens != 1 || r.dp.Loads != 0 || fails == nil && !slices.Equal(r.dp.Served, []string{"br0"}) {
+			t.Errorf("the datapath was opened %d times and loaded %d times, for %v", r.dp.Opens, r.dp.Loads, r.dp.Served)
+		}
 	}
 }
 

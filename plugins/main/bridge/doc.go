@@ -4,7 +4,7 @@
 // veth pair: addresses from an IPAM plugin, and optionally the bridge as gateway,
 // VLANs, a source MAC check and masquerading. It owns the bridge that it makes,
 // the veth pair, the gateway addresses and the record's section "bridge", by
-// which DEL and GC work alone. It must not open the datapath without ipMasq or macspoofchk.
+// which DEL and GC work alone. It must not load the datapath without ipMasq or macspoofchk.
 //
 // How an ADD runs (add.go, one step a line; a failed step rolls back all steps
 // before it):
@@ -21,6 +21,7 @@
 //	gateways      gateway.go     the bridge's own addresses, forwarding
 //	masqueradePod add.go         hand the pod to internal/masquerade, with ipMasq
 //	waitUp        device.go      wait until the port forwards frames
+//	serveClients  add.go         let pods on a new bridge use hostPorts of the node
 //	complete      add.go         complete the record, make the result
 //
 // Masquerading is by eBPF or by netfilter tables, see internal/masquerade. DEL

@@ -26,6 +26,9 @@ func cases() []parityCase {
 			return e2etest.Attributes{"externalSetMarkChain": "MARK-IT"}
 		}, markChain),
 		marks(),
+		plainClients("without a policy", ""),
+		plainClients("a network with ingressPolicy same-bridge", "same-bridge"),
+		plainClients("a network with ingressPolicy isolated", "isolated"),
 		lives(),
 		verbs(),
 		sources(),

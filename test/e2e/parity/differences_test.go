@@ -12,6 +12,8 @@ var differences = []difference{
 		reason: "`::1` works with eBPF. Netfilter cannot do it: IPv6 has no `route_localnet`."},
 	{rows: "portmap: snat false: from the node, by 127.0.0.1, IPv4", columns: "ebpf-*", ours: "web saw gateway",
 		reason: "With eBPF the node's own processes need no SNAT. So they reach 127.0.0.1 also with `snat` off."},
+	{rows: "hostPorts for clients without features, a network with ingressPolicy isolated: the pod's own address, in its subnet, *", columns: "ebpf-*", ours: "web saw neighbour",
+		reason: "With eBPF `isolated` is between pods that Sluice has programs for. A neighbour without is refused hostPorts only."},
 	{rows: "pod lifecycle: a hostPort that a second pod asks for, *", ours: "young saw client",
 		reason: "The last ADD of a port wins, as upstream documents. Upstream's rules let the first win."},
 	{rows: "pod lifecycle: left by DEL without *", ours: "DEL ok, nothing left",
