@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "3b5813ba18267d8bc293b8f1624317d7ef9d2416fbcd2066c90ef465df877cd5"
+const build = "1ebf3964663b5d6a713db7ca31f36033291d876d5f609952a9e6ba7018ee7317"

@@ -35,6 +35,7 @@ const (
 	EdtVarCfgAntiSpoof      = "cfg_anti_spoof"
 	EdtVarCfgCbCookie1      = "cfg_cb_cookie1"
 	EdtVarCfgCbCookie2      = "cfg_cb_cookie2"
+	EdtVarCfgClients        = "cfg_clients"
 	EdtVarCfgCoarseClock    = "cfg_coarse_clock"
 	EdtVarCfgCtPlaces       = "cfg_ct_places"
 	EdtVarCfgCtTurnover     = "cfg_ct_turnover"
@@ -129,6 +130,7 @@ type EdtVariableSpecs struct {
 	CfgAntiSpoof      *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
 	CfgCbCookie1      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
+	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
@@ -213,6 +215,7 @@ type EdtVariables struct {
 	CfgAntiSpoof      *ebpf.Variable `ebpf:"cfg_anti_spoof"`
 	CfgCbCookie1      *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
+	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`

@@ -55,6 +55,7 @@ const (
 	FromPodVarCfgAntiSpoof      = "cfg_anti_spoof"
 	FromPodVarCfgCbCookie1      = "cfg_cb_cookie1"
 	FromPodVarCfgCbCookie2      = "cfg_cb_cookie2"
+	FromPodVarCfgClients        = "cfg_clients"
 	FromPodVarCfgCoarseClock    = "cfg_coarse_clock"
 	FromPodVarCfgCtPlaces       = "cfg_ct_places"
 	FromPodVarCfgCtTurnover     = "cfg_ct_turnover"
@@ -169,6 +170,7 @@ type FromPodVariableSpecs struct {
 	CfgAntiSpoof      *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
 	CfgCbCookie1      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
+	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
@@ -293,6 +295,7 @@ type FromPodVariables struct {
 	CfgAntiSpoof      *ebpf.Variable `ebpf:"cfg_anti_spoof"`
 	CfgCbCookie1      *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
+	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`

@@ -52,6 +52,7 @@ const (
 	FromUplinkVarCfgAntiSpoof      = "cfg_anti_spoof"
 	FromUplinkVarCfgCbCookie1      = "cfg_cb_cookie1"
 	FromUplinkVarCfgCbCookie2      = "cfg_cb_cookie2"
+	FromUplinkVarCfgClients        = "cfg_clients"
 	FromUplinkVarCfgCoarseClock    = "cfg_coarse_clock"
 	FromUplinkVarCfgCtPlaces       = "cfg_ct_places"
 	FromUplinkVarCfgCtTurnover     = "cfg_ct_turnover"
@@ -163,6 +164,7 @@ type FromUplinkVariableSpecs struct {
 	CfgAntiSpoof      *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
 	CfgCbCookie1      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
+	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
@@ -281,6 +283,7 @@ type FromUplinkVariables struct {
 	CfgAntiSpoof      *ebpf.Variable `ebpf:"cfg_anti_spoof"`
 	CfgCbCookie1      *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
+	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`

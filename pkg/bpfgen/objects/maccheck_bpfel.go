@@ -32,6 +32,7 @@ const (
 	MACCheckVarCfgAntiSpoof      = "cfg_anti_spoof"
 	MACCheckVarCfgCbCookie1      = "cfg_cb_cookie1"
 	MACCheckVarCfgCbCookie2      = "cfg_cb_cookie2"
+	MACCheckVarCfgClients        = "cfg_clients"
 	MACCheckVarCfgCoarseClock    = "cfg_coarse_clock"
 	MACCheckVarCfgCtPlaces       = "cfg_ct_places"
 	MACCheckVarCfgCtTurnover     = "cfg_ct_turnover"
@@ -123,6 +124,7 @@ type MACCheckVariableSpecs struct {
 	CfgAntiSpoof      *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
 	CfgCbCookie1      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
+	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
@@ -201,6 +203,7 @@ type MACCheckVariables struct {
 	CfgAntiSpoof      *ebpf.Variable `ebpf:"cfg_anti_spoof"`
 	CfgCbCookie1      *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
+	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`

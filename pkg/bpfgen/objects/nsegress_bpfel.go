@@ -45,6 +45,7 @@ const (
 	NsEgressVarCfgAntiSpoof      = "cfg_anti_spoof"
 	NsEgressVarCfgCbCookie1      = "cfg_cb_cookie1"
 	NsEgressVarCfgCbCookie2      = "cfg_cb_cookie2"
+	NsEgressVarCfgClients        = "cfg_clients"
 	NsEgressVarCfgCoarseClock    = "cfg_coarse_clock"
 	NsEgressVarCfgCtPlaces       = "cfg_ct_places"
 	NsEgressVarCfgCtTurnover     = "cfg_ct_turnover"
@@ -149,6 +150,7 @@ type NsEgressVariableSpecs struct {
 	CfgAntiSpoof      *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
 	CfgCbCookie1      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
+	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
@@ -253,6 +255,7 @@ type NsEgressVariables struct {
 	CfgAntiSpoof      *ebpf.Variable `ebpf:"cfg_anti_spoof"`
 	CfgCbCookie1      *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
+	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`

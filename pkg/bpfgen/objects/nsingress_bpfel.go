@@ -45,6 +45,7 @@ const (
 	NsIngressVarCfgAntiSpoof      = "cfg_anti_spoof"
 	NsIngressVarCfgCbCookie1      = "cfg_cb_cookie1"
 	NsIngressVarCfgCbCookie2      = "cfg_cb_cookie2"
+	NsIngressVarCfgClients        = "cfg_clients"
 	NsIngressVarCfgCoarseClock    = "cfg_coarse_clock"
 	NsIngressVarCfgCtPlaces       = "cfg_ct_places"
 	NsIngressVarCfgCtTurnover     = "cfg_ct_turnover"
@@ -149,6 +150,7 @@ type NsIngressVariableSpecs struct {
 	CfgAntiSpoof      *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
 	CfgCbCookie1      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
+	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
@@ -253,6 +255,7 @@ type NsIngressVariables struct {
 	CfgAntiSpoof      *ebpf.Variable `ebpf:"cfg_anti_spoof"`
 	CfgCbCookie1      *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
+	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`

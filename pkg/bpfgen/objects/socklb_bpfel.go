@@ -40,6 +40,7 @@ const (
 	SockLBVarCfgAntiSpoof      = "cfg_anti_spoof"
 	SockLBVarCfgCbCookie1      = "cfg_cb_cookie1"
 	SockLBVarCfgCbCookie2      = "cfg_cb_cookie2"
+	SockLBVarCfgClients        = "cfg_clients"
 	SockLBVarCfgCoarseClock    = "cfg_coarse_clock"
 	SockLBVarCfgCtPlaces       = "cfg_ct_places"
 	SockLBVarCfgCtTurnover     = "cfg_ct_turnover"
@@ -139,6 +140,7 @@ type SockLBVariableSpecs struct {
 	CfgAntiSpoof      *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
 	CfgCbCookie1      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
+	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
@@ -217,6 +219,7 @@ type SockLBVariables struct {
 	CfgAntiSpoof      *ebpf.Variable `ebpf:"cfg_anti_spoof"`
 	CfgCbCookie1      *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
+	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`

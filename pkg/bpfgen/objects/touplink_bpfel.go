@@ -47,6 +47,7 @@ const (
 	ToUplinkVarCfgAntiSpoof      = "cfg_anti_spoof"
 	ToUplinkVarCfgCbCookie1      = "cfg_cb_cookie1"
 	ToUplinkVarCfgCbCookie2      = "cfg_cb_cookie2"
+	ToUplinkVarCfgClients        = "cfg_clients"
 	ToUplinkVarCfgCoarseClock    = "cfg_coarse_clock"
 	ToUplinkVarCfgCtPlaces       = "cfg_ct_places"
 	ToUplinkVarCfgCtTurnover     = "cfg_ct_turnover"
@@ -153,6 +154,7 @@ type ToUplinkVariableSpecs struct {
 	CfgAntiSpoof      *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
 	CfgCbCookie1      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
+	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
@@ -261,6 +263,7 @@ type ToUplinkVariables struct {
 	CfgAntiSpoof      *ebpf.Variable `ebpf:"cfg_anti_spoof"`
 	CfgCbCookie1      *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
+	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`

@@ -27,6 +27,7 @@ const (
 	XDPDenylistVarCfgAntiSpoof      = "cfg_anti_spoof"
 	XDPDenylistVarCfgCbCookie1      = "cfg_cb_cookie1"
 	XDPDenylistVarCfgCbCookie2      = "cfg_cb_cookie2"
+	XDPDenylistVarCfgClients        = "cfg_clients"
 	XDPDenylistVarCfgCoarseClock    = "cfg_coarse_clock"
 	XDPDenylistVarCfgCtPlaces       = "cfg_ct_places"
 	XDPDenylistVarCfgCtTurnover     = "cfg_ct_turnover"
@@ -113,6 +114,7 @@ type XDPDenylistVariableSpecs struct {
 	CfgAntiSpoof      *ebpf.VariableSpec `ebpf:"cfg_anti_spoof"`
 	CfgCbCookie1      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
+	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
@@ -181,6 +183,7 @@ type XDPDenylistVariables struct {
 	CfgAntiSpoof      *ebpf.Variable `ebpf:"cfg_anti_spoof"`
 	CfgCbCookie1      *ebpf.Variable `ebpf:"cfg_cb_cookie1"`
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
+	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`

@@ -17,5 +17,6 @@
 //	configurePod   net.go   addresses and routes of the pod
 //	masqueradePod  add.go   hand the pod to internal/masquerade, with ipMasq
 //	waitUp         add.go   wait until the host veth carries frames
+//	serveClient    add.go   without ipMasq, let the pod use hostPorts of the node
 //	complete       add.go   complete the record, make the result
 package ptp

@@ -68,8 +68,11 @@ const (
 	xdpPass    = 2
 )
 
+// fromClients never hands a packet past the stack. Its redirection leads to the ingress of the same device.
+const fromClients = "sl_from_clients"
+
 // copied are the programs that a copy has. sl_edt only delays, or drops for a rate that one packet does not have.
-var copied = []string{"sl_from_pod", "sl_to_pod", "sl_from_uplink", "sl_to_uplink", "sl_from_l3dev", "sl_to_l3dev", "sl_mac_check", "sl_xdp_denylist"}
+var copied = []string{"sl_from_pod", "sl_to_pod", "sl_from_uplink", "sl_to_uplink", "sl_from_l3dev", "sl_to_l3dev", fromClients, "sl_to_clients", "sl_mac_check", "sl_xdp_denylist"}
 
 // Hooks, as loader.Hooks names them.
 const (
@@ -167,7 +170,9 @@ func (w *walk) run(name, where string, dev rtnl.Link) (outcome, error) {
 	if r.NoIn {
 		text += "; it runs without the device that the packet came in by, which this kernel cannot give to a test"
 	}
-	if r.Verdict == tcRedirect {
+	if r.Verdict == tcRedirect && name == fromClients {
+		text += ", by the ingress of the same device once more"
+	} else if r.Verdict == tcRedirect {
 		w.step("program", where, Redirected, "%s; it bypasses the stack, as an established connection", text)
 		return pastStack, nil
 	}
