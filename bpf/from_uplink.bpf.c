@@ -268,7 +268,7 @@ __noinline int sl_upl_in_icmp(struct __sk_buff *skb)
 	m.key = &slow->key;
 	if (!find_hostport(&slow->inner.p, hostport_cached(skb, &slow->inner.p, now), &m, now) &&
 	    !find_snat_or_plain(&slow->inner.p, &m, false, now))
-		return node_port_moved(slow->inner.p.tuple.local_port) && sl_node_in(skb, 1) < 0
+		return !cfg_clients && node_port_moved(slow->inner.p.tuple.local_port) && sl_node_in(skb, 1) < 0
 			       ? drop(skb, SL_DROP_REWRITE, 0)
 			       : SL_NEXT;
 	if (!m.ct || !m.ep || !(m.ct->flags & SL_CT_NAT))
@@ -339,7 +339,7 @@ __noinline int sl_upl_in_slow(struct __sk_buff *skb)
 		return SL_NEXT;
 	m.key = &slow->key;
 	/* 1. an answer to the node itself, or else find or create the conntrack entry */
-	if (unlikely(node_port_moved(slow->outer.p.tuple.local_port))) {
+	if (!cfg_clients && unlikely(node_port_moved(slow->outer.p.tuple.local_port))) {
 		node = sl_node_in(skb, 0);
 		if (node < 0)
 			return drop(skb, SL_DROP_REWRITE, 0);

@@ -204,7 +204,7 @@ __noinline int sl_upl_out_icmp(struct __sk_buff *skb)
 	if (slow_parse_inner(skb, slow, SL_TX) && (!sender || addr_equal(outer->local, inner->local))) {
 		ep = endpoint_lookup(inner->local);
 		ct = ep ? ct_lookup_entry(inner, ep->owner, clock_now()) : NULL;
-		if (!ep && node_port_moved(inner->local_port)) {
+		if (!cfg_clients && !ep && node_port_moved(inner->local_port)) {
 			slow->key = *inner;
 			slow->key.side = SL_CT_SIDE_NODE;
 			ct = ct_lookup(&slow->key, clock_now());
@@ -270,7 +270,9 @@ static __always_inline int uplink_out_slow(struct __sk_buff *skb)
 	case SL_SLOW_FRAG_NEXT:
 		return sl_upl_out_frag(skb);
 	case SL_SLOW_L4:
-		return endpoint_lookup(slow->outer.p.tuple.local) ? sl_upl_out_slow(skb) : sl_node_out(skb);
+		if (endpoint_lookup(slow->outer.p.tuple.local))
+			return sl_upl_out_slow(skb);
+		return cfg_clients ? SL_NEXT : sl_node_out(skb);
 	case SL_SLOW_L3:
 		return cfg_clients ? SL_NEXT : drop_unparsable(skb, slow);
 	case SL_SLOW_V4MAPPED:
@@ -278,6 +280,13 @@ static __always_inline int uplink_out_slow(struct __sk_buff *skb)
 	default:
 		return SL_NEXT;
 	}
+}
+
+/* The node answers a client's datagram, or sends one of its own: what comes back is for the node. */
+static __always_inline int note_datagram(const struct sl_pkt *p)
+{
+	sl_host_udp_add(&p->tuple, clock_now());
+	return SL_NEXT;
 }
 
 SEC("tc")
@@ -298,9 +307,13 @@ int sl_to_uplink(struct __sk_buff *skb)
 	case SL_PARSED_L3:
 		return uplink_out_slow(skb);
 	case SL_PARSED_L4:
+		if (cfg_clients && endpoint_lookup(p->tuple.remote))
+			return SL_NEXT; /* to a pod with programs: sl_to_pod sees it */
 		if (endpoint_lookup(p->tuple.local))
 			return slow_ctx_init(p) ? sl_upl_out_slow(skb) : SL_NEXT;
 		/* The node's own packet, or translated before it got here. Most of these need nothing: do not delay them. */
+		if (cfg_clients)
+			return is_unconnected_udp(skb, p->tuple.proto) ? note_datagram(p) : SL_NEXT;
 		return node_may_clash(skb, p) && slow_ctx_init(p) ? sl_node_out(skb) : SL_NEXT;
 	case SL_PARSED_V4MAPPED:
 		return cfg_clients ? SL_NEXT : drop(skb, SL_DROP_V4MAPPED, 0);

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "1ebf3964663b5d6a713db7ca31f36033291d876d5f609952a9e6ba7018ee7317"
+const build = "fa64c27eff8ee4662d4104cb80858ce576d0edaa593cb726dad37bcfb458da2d"
