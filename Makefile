@@ -21,7 +21,6 @@ CYCLONEDX := bin/tools/cyclonedx-gomod-$(CYCLONEDX_VERSION)
 # The Markdown that is checked: all but what docs/.vale/exclude.txt names.
 PROSE ?= $$(git ls-files -co --exclude-standard '*.md' | grep -vxFf docs/.vale/exclude.txt)
 PROSEFLAGS ?= --minAlertLevel=error
-COMMENTS ?= $$(git ls-files -co --exclude-standard '*.go' '*.c' '*.h' | grep -v _bpfel)
 # What the demo and the benchmark run besides Go, what the tests run too, here and in virtual machines: command:package.
 RUN_NEEDS := ip:iproute2 nft:nftables iptables:iptables git:git
 GUEST_NEEDS := $(RUN_NEEDS) ping:iputils-ping strace:strace dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
@@ -82,7 +81,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help demo build test lint verify generate test-interop test-unit test-privileged test-volume parity runtimes hubble hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-report bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose lint-comments check-bpf-headers clean reference-suites test-ipam
+.PHONY: help demo build test lint verify generate test-interop test-unit test-privileged test-volume parity runtimes hubble hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-report bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose check-bpf-headers clean reference-suites test-ipam
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-24s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,7 +107,7 @@ $(GOTESTSUM):
 	GOBIN=$(CURDIR)/bin/tools go install gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
 	mv bin/tools/gotestsum $@
 
-lint: lint-prose lint-comments ## run golangci-lint, and the prose linter on pages and comments
+lint: lint-prose ## run golangci-lint, and the prose linter on pages
 	@[ -x bin/tools/golangci-lint-$(GOLANGCI_VERSION) ] || { \
 		GOBIN=$(CURDIR)/bin/tools go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION) && \
 		mv bin/tools/golangci-lint bin/tools/golangci-lint-$(GOLANGCI_VERSION); }
@@ -375,9 +374,6 @@ fmt: ## format the Go and C sources
 
 lint-prose: $(VALE) ## check the words of the documentation by docs/style.md (PROSE=page.md for one, PROSEFLAGS= for warnings too)
 	@files="$(PROSE)" || exit 0; [ -z "$$files" ] || $(VALE) $(PROSEFLAGS) $$files
-
-lint-comments: $(VALE) ## check the words of comments in Go and C by docs/style.md (COMMENTS=file.go for one)
-	@$(VALE) $(PROSEFLAGS) $(COMMENTS)
 
 $(VALE):
 	$(call need,git:git cc:build-essential)
