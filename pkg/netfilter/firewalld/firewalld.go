@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package firewalld puts the addresses of pods into a zone of firewalld, for the
-// firewall plugin. It asks through the helper, as the library of the system bus is
+// firewall plugin, and tells package choice whether firewalld runs. It asks through the helper, as the library of the system bus is
 // too large for a plugin: package bus is the helper's part. It knows no rules.
 package firewalld
 
@@ -59,6 +59,16 @@ func (Client) Name() string { return netfilter.NameFirewalld }
 // Usable reports why firewalld cannot be asked.
 func (c Client) Usable(ctx context.Context) error {
 	return c.each(ctx, "", "", nil, nil)
+}
+
+// MayRun saves most nodes the question whether firewalld runs: it is installed here, and has a system bus.
+func MayRun() bool {
+	for _, program := range []string{"/usr/sbin/firewalld", "/usr/bin/firewalld"} { // one directory on some distributions
+		if _, err := os.Stat(program); err == nil {
+			return busThere()
+		}
+	}
+	return false
 }
 
 // busThere saves most nodes the helper's start: without a system bus there is no firewalld.

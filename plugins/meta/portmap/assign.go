@@ -57,14 +57,40 @@ func (p *plugin) assign(ctx context.Context, a *cniskel.Args, r request) (assign
 	return parts, parts.prepare(ctx, a)
 }
 
-// assignBackends gives all ports to the backend that is asked for. With auto that
-// is eBPF, and netfilter for the ports that eBPF cannot publish.
+// wanted returns the backend that is asked for, and whether eBPF is tried first. With
+// auto it is not where firewalld runs. Its chain filter_FORWARD accepts what netfilter
+// has translated, and rejects a port that eBPF publishes unless the administrator opens it.
+func (p *plugin) wanted(ctx context.Context, a *cniskel.Args, r request) (name string, triesEBPF bool, _ error) {
+	name, err := p.chooser().Wanted(a, r.conf.Backend)
+	if err != nil || name != backend.Auto || p.Netfilter == nil {
+		return name, backend.TriesEBPF(name), err
+	}
+	node, err := p.Netfilter(a)
+	if err != nil || !node.FirewalldRuns(ctx) {
+		return name, true, err
+	}
+	if r.hasAllowedSources() {
+		a.Log.Warn("firewalld admits only what netfilter has translated, and allowedSources need eBPF: open the ports in firewalld")
+		return name, true, nil
+	}
+	a.Log.Info("firewalld admits only what netfilter has translated: using netfilter")
+	return name, false, nil
+}
+
+// hasAllowedSources reports whether a port may be open to some clients only, which
+// no tables can do.
+func (r request) hasAllowedSources() bool {
+	return slices.ContainsFunc(r.ports, func(hp port) bool { return len(hp.AllowedSources) > 0 }) || len(r.conf.AllowedSources) > 0
+}
+
+// assignBackends gives all ports to the backend that is wanted. Where that is eBPF
+// by auto, the ports that eBPF cannot publish go to netfilter.
 func (p *plugin) assignBackends(ctx context.Context, a *cniskel.Args, r request) (assignments, error) {
-	wanted, err := p.chooser().Wanted(a, r.conf.Backend)
+	wanted, triesEBPF, err := p.wanted(ctx, a, r)
 	if err != nil {
 		return nil, err
 	}
-	if !backend.TriesEBPF(wanted) {
+	if !triesEBPF {
 		return p.assignAll(ctx, a, wanted, r)
 	}
 	var can, cannot []port
@@ -112,7 +138,7 @@ func (p *plugin) fallback(ctx context.Context, a *cniskel.Args, r request, why e
 // that marks decide, which only one tool understands.
 func (p *plugin) selectTables(ctx context.Context, a *cniskel.Args, name string, r request) (Backend, error) {
 	// Rather no port than one that is open to all clients.
-	if slices.ContainsFunc(r.ports, func(hp port) bool { return len(hp.AllowedSources) > 0 }) || len(r.conf.AllowedSources) > 0 {
+	if r.hasAllowedSources() {
 		return nil, cnierr.Unsupported("allowedSources", r.conf.AllowedSources, "the "+name+" backend does not have it: it needs ebpf")
 	}
 	if dialect := r.conf.conditionDialect(); name == backend.Auto && dialect != "" {

@@ -18,7 +18,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/test/plugintest"
-	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
 func TestParseMatch(t *testing.T) {
@@ -114,9 +113,15 @@ func TestConditionOfProtocol(t *testing.T) {
 }
 
 // fakeNetfilter chooses tables that nothing is done with.
-type fakeNetfilter struct{ netfilter.Tables }
+type fakeNetfilter struct {
+	netfilter.Tables
+	byDefault string
+	firewalld bool
+}
 
-func (fakeNetfilter) Default() string { return backend.Auto }
+func (f fakeNetfilter) Default() string { return f.byDefault }
+
+func (f fakeNetfilter) FirewalldRuns(context.Context) bool { return f.firewalld }
 
 func (f fakeNetfilter) All() []netfilter.Tables { return []netfilter.Tables{f} }
 

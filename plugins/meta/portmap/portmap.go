@@ -43,7 +43,12 @@ type Datapath interface {
 }
 
 // Netfilter is what the plugin needs of *choice.Node.
-type Netfilter = backend.Netfilter
+type Netfilter interface {
+	backend.Netfilter
+	// FirewalldRuns reports whether firewalld runs on the node. It costs nothing where
+	// it is not installed, and elsewhere it is asked now and then.
+	FirewalldRuns(ctx context.Context) bool
+}
 
 // Opener opens the node's datapath.
 type Opener = backend.Opener[Datapath]
@@ -220,7 +225,8 @@ func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	if err != nil {
 		return err
 	}
-	wanted, err := p.chooser().Wanted(a, s.conf.Backend)
+	r := request{settings: s}
+	wanted, triesEBPF, err := p.wanted(ctx, a, r)
 	if err != nil {
 		return err
 	}
@@ -229,8 +235,7 @@ func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 			return c.unknown
 		}
 	}
-	r := request{settings: s}
-	if !backend.TriesEBPF(wanted) {
+	if !triesEBPF {
 		_, err = p.assignAll(ctx, a, wanted, r)
 		return cnierr.Unavailable(err)
 	}

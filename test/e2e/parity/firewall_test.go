@@ -105,7 +105,9 @@ func zones() parityCase {
 			}
 			s.pod(zone(e2etest.Attributes{"firewalldZone": "home"}), "home")
 			s.pod(zone(nil), "trusted")
+			s.pod(s.runtime(e2etest.Network{Plugins: []string{"portmap"}}), "web", onBoth(8080, anyIP)...)
 		},
+		atOnce: []behaviour{probe("a hostPort that no zone opens, from outside", "client", onNode(8080))},
 		then: []behaviour{
 			once("addresses in the zone of firewalldZone", func(s *stage) string { return s.inZone("home") }),
 			once("addresses in the default zone", func(s *stage) string { return s.inZone("trusted") }),
