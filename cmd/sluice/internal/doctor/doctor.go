@@ -54,6 +54,8 @@ type Facts struct {
 	Usage    netfilter.Usage
 	RuleSets []netfilter.RuleSet
 	Forwards []netfilter.ForwardChain
+	// Firewalld says that firewalld runs.
+	Firewalld bool
 
 	Sysctls map[string]string // by path below /proc/sys; what the node does not have is not in it
 	TBF     error             // why the kernel has no token bucket or no IFB; nil: it has both, or was not asked
@@ -78,7 +80,7 @@ func checks() []func(*Facts) []Finding {
 	return []func(*Facts) []Finding{
 		checkBlind, checkProbes, checkNetkit, checkBandwidth, checkSockets,
 		checkOwners, checkMounts, checkDatapath, checkPrograms, checkUplinks, checkMaps, checkOthers, checkQueues,
-		checkTables, checkRules, checkForward, checkForwarding, checkGateways, checkReversePath, checkBridgeFilter, checkConntrack,
+		checkTables, checkRules, checkForward, checkFirewalld, checkForwarding, checkGateways, checkReversePath, checkBridgeFilter, checkConntrack,
 		checkRecords, checkLeftovers,
 	}
 }

@@ -177,6 +177,10 @@ func TestChecks(t *testing.T) {
 			forward(netfilter.ForwardChain{Tool: "iptables-nft", V4: true, Chain: "FORWARD"})(f)
 			f.Status.Endpoints[0].Features = []string{"publish", "queue-tx"}
 		}, "forward-policy", Warning, "IPv4", "-I FORWARD"},
+		{"firewalld", func(f *Facts) {
+			f.Firewalld = true
+			recorded("portmap", `{"ports":[{"podIP":"10.1.0.2","backend":"ebpf"}]}`)(f)
+		}, "firewalld", Warning, "eBPF publishes the hostPorts of 1 attachment", "delete and add"},
 		{"ip_forward", func(f *Facts) { f.Sysctls["net/ipv4/ip_forward"] = "0" }, "forwarding", Problem, "net.ipv4.ip_forward is 0", "sysctl -w net.ipv4.ip_forward=1"},
 		{"ip6 forwarding", func(f *Facts) { f.Sysctls["net/ipv6/conf/all/forwarding"] = "0" }, "forwarding", Problem, "net.ipv6.conf.all.forwarding is 0", "sysctl -w net.ipv6"},
 		{"bridge forwarding", func(f *Facts) { f.Sysctls["net/ipv4/conf/cni0/forwarding"] = "0" }, "forwarding", Problem, "cni0 does not forward", "sysctl -w net.ipv4.conf.cni0.forwarding=1"},
@@ -261,6 +265,10 @@ func TestNoFalseAlarm(t *testing.T) {
 			f.Status.Endpoints[0].Addrs = f.Status.Endpoints[0].Addrs[:1]
 			f.Sysctls["net/ipv6/conf/all/forwarding"] = "0"
 		},
+		"firewalld with hostPorts of netfilter": func(f *Facts) {
+			f.Firewalld = true
+			recorded("portmap", `{"ports":[{"podIP":"10.1.0.2","backend":"iptables-nft"}]}`)(f)
+		},
 		"other variants": func(f *Facts) { f.Usage = netfilter.Usage{NFT: 5, Native: 7} },
 	} {
 		f := healthy()
@@ -278,7 +286,7 @@ func TestDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, check := range []string{
-		"not-looked-at", "owners", "mounts", "kernel", "bandwidth", "cgroup", "datapath", "programs", "uplinks", "maps", "other-programs", "queues", "netfilter", "forward-policy",
+		"not-looked-at", "owners", "mounts", "kernel", "bandwidth", "cgroup", "datapath", "programs", "uplinks", "maps", "other-programs", "queues", "netfilter", "forward-policy", "firewalld",
 		"forwarding", "gateway", "rp-filter", "br-netfilter", "conntrack", "records", "leftover", "doubtful", "reservation",
 	} {
 		if !strings.Contains(string(raw), "\n### "+check+"\n") {

@@ -128,6 +128,8 @@ func (f *Facts) tables(ctx context.Context) {
 	n := Tables(f.Config)
 	f.Usage, err = n.Usage(ctx)
 	f.note("who uses netfilter", err)
+	f.Firewalld, err = choice.AskFirewalld(ctx)
+	f.note("whether firewalld runs", err)
 	if f.Config.AdmitMark != 0 {
 		f.Forwards, err = n.Forwards(ctx, f.Config.AdmitMark)
 		f.note("the FORWARD policy", err)

@@ -96,6 +96,27 @@ func checkForward(f *Facts) []Finding {
 	return out
 }
 
+// checkFirewalld looks for hostPorts that firewalld rejects because eBPF publishes them, as after firewalld was started later than the pods.
+func checkFirewalld(f *Facts) []Finding {
+	if !f.Firewalld {
+		return nil
+	}
+	type port struct{ Backend nodeconf.Backend }
+	n := 0
+	for _, r := range f.Records {
+		var s struct{ Ports []port }
+		if _, err := r.Section("portmap", &s); err == nil && slices.Contains(s.Ports, port{nodeconf.BackendEBPF}) {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return []Finding{{"firewalld", Warning,
+		fmt.Sprintf("firewalld runs and eBPF publishes the hostPorts of %s: firewalld rejects those that its zones do not open", count(n, "attachment")),
+		"delete and add the pods: portmap then publishes by netfilter, unless a configuration names ebpf. Or let a policy of firewalld open the ports that the pods listen on"}}
+}
+
 // checkForwarding looks for families in which pods send or serve while the node
 // forwards nothing.
 func checkForwarding(f *Facts) []Finding {
