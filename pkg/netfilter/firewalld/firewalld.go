@@ -50,7 +50,7 @@ func ErrorCodes() helperproc.ErrorCodes {
 
 // Client puts addresses into a zone. Only the
 // runtime configuration is changed: pods do not survive a reboot either. A
-// complete reload of firewalld forgets them, which CHECK notices.
+// reload of firewalld forgets them, which CHECK notices.
 type Client struct{ helper helperproc.Program }
 
 // Name returns what records call it.

@@ -15,6 +15,9 @@ import (
 type Netfilter interface {
 	backend.Netfilter
 	FirewallDefault() string
+	// FirewalldRuns reports whether firewalld runs on the node. It costs nothing where
+	// it is not installed, and elsewhere it is asked now and then.
+	FirewalldRuns(ctx context.Context) bool
 	// Admit lets packets with the admit mark pass where the FORWARD policy is to
 	// drop. They come in by the device; empty stands for all devices of pods before.
 	// It says now and then what an administrator has to do.
@@ -46,7 +49,8 @@ func (p *plugin) prepare(ctx context.Context, a *cniskel.Args, r request) (Backe
 }
 
 // choose returns the backend that is wanted. For auto that is eBPF, but firewalld where
-// it runs and the configuration names a zone: only firewalld can do what the zone says.
+// it runs: it rejects what goes from the pod's zone to another, even if eBPF admits the
+// pod. It has no rules, so those stay with eBPF.
 func (p *plugin) choose(ctx context.Context, a *cniskel.Args, conf *Conf) (Backend, error) {
 	if chain := conf.IptablesAdminChainName; chain != "" && p.Netfilter == nil {
 		return nil, cnierr.Unsupported("iptablesAdminChainName", chain, "only ebpf is built in, and a chain of iptables needs iptables")
@@ -56,8 +60,21 @@ func (p *plugin) choose(ctx context.Context, a *cniskel.Args, conf *Conf) (Backe
 	if err != nil {
 		return nil, err
 	}
-	if wanted == backend.Auto && conf.FirewalldZone != "" && p.Netfilter != nil && (zones{Deps: p.Deps}).Usable(ctx) == nil {
-		wanted = netfilter.NameFirewalld
+	if wanted == backend.Auto && p.Netfilter != nil {
+		node, err := p.Netfilter(a)
+		switch {
+		case err != nil:
+			return nil, err
+		case conf.FirewalldZone != "": // only firewalld can do what it says
+			if (zones{Deps: p.Deps}).Usable(ctx) == nil {
+				wanted = netfilter.NameFirewalld
+			}
+		case !node.FirewalldRuns(ctx):
+		case conf.policy.Restricts():
+			a.Log.Warn("firewalld runs, and rules need eBPF: let the zones of firewalld admit the pod")
+		default:
+			return p.withoutEBPF(ctx, a, conf, backend.Auto)
+		}
 	}
 	if backend.TriesEBPF(wanted) {
 		return c.EBPF, nil

@@ -30,15 +30,21 @@ func startFirewalld(t *testing.T, w *e2etest.World) {
 	e2etest.RunScript(t, w, "for how in '' --permanent; do firewall-cmd -q $how --zone=public --add-interface=eth0; done")
 }
 
-// firewalld admits what netfilter has translated, so a hostPort needs no open port. The lists are those of runtimes: without the firewall
-// plugin, with it, and with the zone that has podman's and CRI-O's.
-func TestPrivilegedFirewalldAdmitsHostPorts(t *testing.T) {
-	t.Parallel()
+// bothSuites are the directories of upstream's plugins and of ours.
+func bothSuites(t *testing.T) map[string]string {
+	t.Helper()
 	upstream, err := testbin.Reference(t.Context(), "bridge", "ptp", "host-local", "portmap", "firewall")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for suite, dir := range map[string]string{"upstream": upstream, "sluice": e2etest.Programs.Dir} {
+	return map[string]string{"upstream": upstream, "sluice": e2etest.Programs.Dir}
+}
+
+// firewalld admits what netfilter has translated, so a hostPort needs no open port. The lists are those of runtimes: without the firewall
+// plugin, with it, and with the zone that has podman's and CRI-O's.
+func TestPrivilegedFirewalldAdmitsHostPorts(t *testing.T) {
+	t.Parallel()
+	for suite, dir := range bothSuites(t) {
 		for list, n := range map[string]e2etest.Network{
 			"bridge, portmap":                         {Plugins: []string{"portmap"}},
 			"ptp, portmap":                            {Main: "ptp", Plugins: []string{"portmap"}},
@@ -83,21 +89,65 @@ func TestPrivilegedFirewalldAdmitsHostPorts(t *testing.T) {
 	}
 }
 
-// eBPF that is named stays, and firewalld rejects its ports until they are opened. The doctor says so.
+// The firewall plugin lets pods out of their zone where firewalld keeps zones apart: with upstream's default, the zone trusted has their
+// addresses. eBPF's admission means nothing to firewalld.
+func TestPrivilegedFirewalldLetsPodsOut(t *testing.T) {
+	t.Parallel()
+	for suite, dir := range bothSuites(t) {
+		for list, firewall := range map[string]e2etest.Attributes{
+			"no key": nil, "backend auto": {"backend": "auto"}, "zone": {"firewalldZone": "trusted"}, "ingressPolicy": {"ingressPolicy": "same-bridge"},
+		} {
+			if suite == "upstream" && list == "backend auto" {
+				continue // upstream knows no such word
+			}
+			t.Run(suite+"/"+list, func(t *testing.T) {
+				t.Parallel()
+				w := e2etest.NewWorld(t)
+				w.Firewalld()
+				e2etest.MustRun(t, w.Node, "firewall-cmd -q --zone=dmz --add-interface=eth0") // pods' devices are in the default zone, public
+				p := w.AddPod(w.RuntimeFrom(e2etest.Network{Firewall: firewall}, dir), "web", e2etest.TCP(8080, 80), e2etest.UDP(8080, 80))
+				e2etest.Serve(t, p, "web", ":80")
+				e2etest.Serve(t, w.Client(), "client", ":9000")
+				e2etest.EachTransport(t, func(t *testing.T, fam e2etest.Family, proto string) {
+					if got := e2etest.Ask(t, p, proto, e2etest.At(fam.Client(w.Client()), 9000)); got.Peer.Addr() != fam.Node(w.Client()) {
+						t.Errorf("the client saw %s", got.Peer)
+					}
+				})
+				e2etest.AssertHostPort(t, w, "web")
+				if err := p.Check(); err != nil {
+					t.Errorf("CHECK: %v", err)
+				}
+				p.MustDel()
+				if got := strings.TrimSpace(e2etest.MustRun(t, w.Node, "firewall-cmd --zone=trusted --list-sources")); got != "" {
+					t.Errorf("after DEL the zone has %q", got)
+				}
+			})
+		}
+	}
+}
+
+// eBPF that is named stays, and so does eBPF for keys that only it has. firewalld rejects its ports until they are opened. The doctor says so.
 func TestPrivilegedFirewalldWithNamedEBPF(t *testing.T) {
 	t.Parallel()
-	for _, by := range []string{"network", "node"} {
+	for _, by := range []string{"network", "node", "keys"} {
 		t.Run(by, func(t *testing.T) {
 			t.Parallel()
 			w := firewalldNode(t)
 			n := e2etest.Net0()
-			if by == "network" {
-				n.Portmap = e2etest.Attributes{"backend": "ebpf"}
-			} else {
+			switch by {
+			case "network":
+				n.Portmap, n.Firewall = e2etest.Attributes{"backend": "ebpf"}, e2etest.Attributes{"backend": "ebpf"}
+			case "node":
 				w.Configure(`{"backend":"ebpf"}`)
+			case "keys":
+				n.Portmap = e2etest.Attributes{"allowedSources": []string{"192.0.2.0/24", "2001:db8:1::/64"}}
+				n.Firewall = e2etest.Attributes{"rules": e2etest.Attributes{"egress": []e2etest.Attributes{{"action": "deny", "cidrs": []string{"198.51.100.0/24"}}}}}
 			}
 			p := w.AddPod(w.Runtime(n), "web", e2etest.TCP(8080, 80), e2etest.UDP(8080, 80))
 			e2etest.Serve(t, p, "web", ":80")
+			if got := e2etest.MustRun(t, w.Node, "firewall-cmd --zone=trusted --list-sources"); strings.TrimSpace(got) != "" {
+				t.Errorf("the zone has %q", got)
+			}
 			e2etest.EachTransport(t, func(t *testing.T, fam e2etest.Family, proto string) {
 				e2etest.AssertDenied(t, w.Client(), proto, e2etest.At(fam.Node(w.Client()), 8080))
 			})
@@ -152,11 +202,12 @@ func TestPrivilegedCostOfFirewalld(t *testing.T) {
 	script := fmt.Sprintf("#!/bin/sh\nread -r in\necho \"$in\" >>%s\necho \"$in\" | %s.real\n", calls, "$0")
 	for _, tt := range []struct {
 		name    string
+		plugins []string
 		prepare func(w *e2etest.World)
 		want    int
 	}{
-		{"no system bus", func(*e2etest.World) {}, 0},
-		{"not installed", func(w *e2etest.World) {
+		{"no system bus", nil, func(*e2etest.World) {}, 0},
+		{"not installed", nil, func(w *e2etest.World) {
 			w.Firewalld()
 			e2etest.RunScript(t, w, `for d in /usr/sbin /usr/bin; do
 				[ -e $d/firewalld ] || continue
@@ -165,7 +216,7 @@ func TestPrivilegedCostOfFirewalld(t *testing.T) {
 				rm $d/firewalld
 			done`)
 		}, 0},
-		{"running", func(w *e2etest.World) { w.Firewalld() }, 1},
+		{"running", []string{"portmap"}, func(w *e2etest.World) { w.Firewalld() }, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -184,7 +235,7 @@ func TestPrivilegedCostOfFirewalld(t *testing.T) {
 				t.Fatal(err)
 			}
 			tt.prepare(w)
-			rt := w.RuntimeFrom(e2etest.Net0(), dir)
+			rt := w.RuntimeFrom(e2etest.Network{Plugins: tt.plugins}, dir)
 			for i := range 3 {
 				w.AddPod(rt, fmt.Sprint("p", i), e2etest.TCP(8080+i, 80))
 			}

@@ -18,7 +18,7 @@ var differences = []difference{
 	{ruleset: "nft ct status dnat", reason: translated},
 	{ruleset: "firewalld", scenario: "shut port", trial: "hostPort *", what: "opens", upstream: "opens", ours: "prohibited",
 		reason: translated + " The ruleset has no daemon: where firewalld runs, portmap publishes by netfilter, and the ports are open " +
-			"(TestPrivilegedFirewalldAdmitsHostPorts). An eBPF back end that is named stays, with this verdict."},
+			"(TestPrivilegedFirewalldAdmitsHostPorts). An eBPF backend that is named stays, with this verdict."},
 	{ruleset: "nft notrack of the hostPort", reason: "Netfilter translates only what it tracks, so upstream's hostPort is shut. Sluice's own translation needs no entry."},
 
 	{ruleset: "conntrack -?, *", scenario: "conntrack -?, server first", trial: "* udp *", reason: ownNAT},
