@@ -23,15 +23,15 @@ import (
 const (
 	seamMap = "test_seam"
 
-	seamClock   = 0  // u64: what bpf_ktime_get_ns returns; 0 = the real time
-	seamRandom  = 8  // u32: what bpf_get_prandom_u32 returns if the next word is set
-	seamDice    = 12 // u32
-	seamFail    = 16 // u32: bit mask of seamFailures
-	seamKind    = 20 // u32: 0 none, else redirectPeer, redirectNeigh or redirectLink
-	seamIfindex = 24 // u32: where the redirect leads
-	seamPktType = 28 // u32: argument of bpf_skb_change_type + 1; 0 = not called
-	seamNeigh   = 32 // 20 bytes: struct bpf_redir_neigh
-	seamRival   = 56 // struct sl_flow: what failMapRace inserts
+	seamClock   = 0        // u64: what bpf_ktime_get_ns returns; 0 = the real time
+	seamRandom  = 8        // u32: what bpf_get_prandom_u32 returns if the next word is set
+	seamDice    = 12       // u32
+	seamFail    = 16       // u32: bit mask of seamFailures
+	seamKind    = 20       // u32: 0 none, else redirectPeer, redirectNeigh or redirectLink
+	seamIfindex = 24       // u32: where the redirect leads
+	seamPktType = 28       // u32: argument of bpf_skb_change_type + 1; 0 = not called
+	seamNeigh   = 32       // 20 bytes: struct bpf_redir_neigh
+	seamRival   = 56       // struct sl_flow: what failMapRace inserts
 	seamNfct    = 56 + 168 // u64: what bpf_probe_read_kernel reads of the packet: sk_buff._nfct
 	seamSize    = 56 + 168 + 8
 )

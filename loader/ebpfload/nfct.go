@@ -33,8 +33,8 @@ func findNfOffsets(cache *btf.Cache) (nfOffsets, error) {
 		return nfOffsets{}, err
 	}
 	if _, err := spec.AnyTypeByName("nf_conn"); errors.Is(err, btf.ErrNotFound) {
-		if spec, err = cache.Module("nf_conntrack"); err != nil {
-			return o, nil
+		if module, err := cache.Module("nf_conntrack"); err == nil {
+			spec = module
 		}
 	}
 	o.ext, _ = memberOf(spec, "nf_conn", "ext")

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "fa64c27eff8ee4662d4104cb80858ce576d0edaa593cb726dad37bcfb458da2d"
+const build = "32151fec8db1879d5a25a59283e20b98e748761bbe9f30ee4218762331943e46"

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
+#include "../base/ctx.h"
+#include "../drop/drop.h"
 #include "../packet/icmp_error.h"
 #include "host_udp.h"
 #include "snat.h"

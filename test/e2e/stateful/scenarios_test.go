@@ -36,11 +36,6 @@ type scenario struct {
 	run      func(s *stage, tr trial) outcome
 }
 
-func (sc scenario) over(paths ...string) scenario {
-	sc.paths = paths
-	return sc
-}
-
 var (
 	udp  = []string{"udp"}
 	both = []string{"tcp", "udp"}

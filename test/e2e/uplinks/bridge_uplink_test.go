@@ -114,7 +114,7 @@ func refused(ns e2etest.Place, fam e2etest.Family, addr string) error {
 	if errors.Is(err, unix.ECONNREFUSED) {
 		return nil
 	}
-	return fmt.Errorf("%v, want %w", err, unix.ECONNREFUSED)
+	return fmt.Errorf("%w, want %w", err, unix.ECONNREFUSED)
 }
 
 // A bridge with a NIC as its port is an uplink as any other, also where netfilter sees packets at the port already: before the
