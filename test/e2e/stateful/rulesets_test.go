@@ -123,7 +123,7 @@ RULES
 			before: forward("accept", "ct state invalid drop\ntcp dport { 81, 9001 } ct state new drop"),
 		},
 		{
-			name: "nft invalid is dropped, tcp_be_liberal 0", atOnce: talks(), after: "sysctl -qw net.netfilter.nf_conntrack_tcp_be_liberal=0\n",
+			name: "nft invalid is dropped, tcp_be_liberal 0", sysctls: map[string]string{"nf_conntrack_tcp_be_liberal": "0"}, atOnce: talks(),
 			before: forward("accept", "ct state invalid drop\ntcp dport { 81, 9001 } ct state new drop"),
 		},
 		{
