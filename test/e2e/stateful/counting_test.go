@@ -62,20 +62,7 @@ func counting() []ruleset {
 COMMIT
 `),
 		},
-		{
-			// Datagrams stay with netfilter for two seconds. On a busy machine these take longer, and become streams.
-			name: "nft ct count of datagrams", slow: true,
-			sysctls: map[string]string{"nf_conntrack_udp_timeout": "30", "nf_conntrack_udp_timeout_stream": "30"}, then: []scenario{parallelDatagrams(12)}, paths: hostPortOnly, bites: "10 of 12",
-			before: forward("accept", "udp dport 80 ct state new ct count over 10 drop"),
-		},
 	}
-}
-
-// parallelDatagrams is parallel for UDP, whose entries end by their age alone.
-func parallelDatagrams(n int) scenario {
-	sc := parallel(n)
-	sc.protos = udp
-	return sc
 }
 
 // limits are rules that count new connections, or what they carry.
