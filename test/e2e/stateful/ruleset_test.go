@@ -50,18 +50,16 @@ func (r ruleset) rest() time.Duration {
 	return r.idle
 }
 
-func (r ruleset) pathsOf(sc scenario) []string {
-	switch {
-	case sc.paths != nil:
-		return sc.paths
-	case r.paths != nil:
+// played are the paths of the ruleset's conversations.
+func (r ruleset) played() []string {
+	if r.paths != nil {
 		return r.paths
 	}
 	return []string{byHostPort, masqueraded}
 }
 
 func (r ruleset) uses(path string) bool {
-	return slices.ContainsFunc(slices.Concat(r.atOnce, r.then), func(sc scenario) bool { return slices.Contains(r.pathsOf(sc), path) })
+	return slices.Contains(r.played(), path)
 }
 
 // trials are the paths, families and protocols of a scenario.
@@ -70,7 +68,7 @@ func (r ruleset) trials(sc scenario) (out []trial) {
 	if protos == nil {
 		protos = []string{"tcp"}
 	}
-	for _, path := range r.pathsOf(sc) {
+	for _, path := range r.played() {
 		for _, proto := range protos {
 			for _, fam := range e2etest.Families() {
 				out = append(out, trial{path, proto, fam})

@@ -30,7 +30,6 @@ type results map[row]outcome
 type scenario struct {
 	name   string
 	protos []string // TCP if none
-	paths  []string // those of the ruleset if none
 	// together says that all trials meet before they go on (see gathering).
 	together bool
 	run      func(s *stage, tr trial) outcome
