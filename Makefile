@@ -26,7 +26,7 @@ RUN_NEEDS := ip:iproute2 nft:nftables iptables:iptables git:git
 GUEST_NEEDS := $(RUN_NEEDS) ping:iputils-ping strace:strace dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
 # The load generators of the report: those of Debian 12.
 REPORT_NEEDS := iperf3:iperf3 wrk:wrk sockperf:sockperf
-TEST_NEEDS := $(GUEST_NEEDS) $(REPORT_NEEDS) conntrack:conntrack podman:podman crun:crun catatonit:catatonit containerd:containerd newuidmap:uidmap slirp4netns:slirp4netns firewalld:firewalld dbus-daemon:dbus-daemon ruby:ruby vagrant:vagrant promtool:prometheus chromium:chromium npm:npm
+TEST_NEEDS := $(GUEST_NEEDS) $(REPORT_NEEDS) conntrack:conntrack udevadm:udev podman:podman crun:crun catatonit:catatonit containerd:containerd newuidmap:uidmap slirp4netns:slirp4netns firewalld:firewalld dbus-daemon:dbus-daemon ruby:ruby vagrant:vagrant promtool:prometheus chromium:chromium npm:npm
 # Packages whose tests run programs of other projects for most of their time: upstream's plugins, netfilter's tools, load generators, runtimes,
 # DHCP servers, Kubernetes, Prometheus, a browser.
 # Those that take longest come first.

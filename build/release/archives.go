@@ -59,6 +59,9 @@ func (r *release) fillArchive(t tree, dir, arch string) error {
 			return err
 		}
 	}
+	if err := t.copy(path.Join(dir, "udev", filepath.Base(udevRules)), udevRules, 0o644); err != nil {
+		return err
+	}
 	manual, err := r.manual()
 	if err != nil {
 		return err

@@ -23,6 +23,7 @@ const (
 	manPages     = "docs/man"
 	packageFiles = "deploy/packages"
 	unitFiles    = "deploy/systemd"
+	udevRules    = "deploy/udev/80-sluice.rules"
 )
 
 // pages are the documents that go with the programs.
@@ -83,7 +84,7 @@ func (r *release) filled(name string, values map[string]string) ([]byte, error) 
 	return r.fill(text, values), nil
 }
 
-// units returns the systemd units whose program exists, and of these the services.
+// units returns the systemd units whose program exists, and of these the services that stay.
 func units(programs []string) (all, services []string, err error) {
 	files, err := filepath.Glob(unitFiles + "/*.*")
 	if err != nil {
@@ -95,7 +96,7 @@ func units(programs []string) (all, services []string, err error) {
 			continue
 		}
 		all = append(all, name)
-		if path.Ext(name) == ".service" {
+		if path.Ext(name) == ".service" && !strings.Contains(name, "@") {
 			services = append(services, name)
 		}
 	}
@@ -168,7 +169,7 @@ func (r *release) addPackageFiles(t tree, packager string) error {
 			return err
 		}
 	}
-	return nil
+	return t.copy("usr/lib/udev/rules.d/"+filepath.Base(udevRules), udevRules, 0o644)
 }
 
 func (r *release) addDocuments(t tree) error {

@@ -6,10 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // doneView is what commands that change something print as JSON.
@@ -21,6 +25,7 @@ type doneView struct {
 
 func newResync(a *app) *cobra.Command {
 	var load bool
+	var await string
 	c := &cobra.Command{
 		Use:   "resync",
 		Short: "Bring node addresses, uplinks and the node's configuration up to date",
@@ -33,11 +38,21 @@ says whether it is needed for addresses and devices.
 
 The first ADD after a boot also loads the programs. With --load this command
 does it instead, and that ADD takes as long as any other. A node that cannot
-run the programs stays as it is.`,
+run the programs stays as it is.
+
+With --await it waits first, half a minute at most, until that device has an
+address. The unit sluice-resync@.service does so for each bridge that somebody
+makes: containers and virtual machines behind it then reach published ports.`,
 		Example: `  sluice resync
-  sluice resync --load`,
+  sluice resync --load
+  sluice resync --await docker0`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if await != "" {
+				if err := awaitAddress(c.Context(), await); err != nil {
+					return err
+				}
+			}
 			return a.withDatapath(c.Context(), func(pinned datapath) error {
 				// As an ADD does: the programs are loaded again if the configuration has changed.
 				err := a.loadAndSync(c.Context())
@@ -64,7 +79,48 @@ run the programs stays as it is.`,
 		},
 	}
 	c.Flags().BoolVar(&load, "load", false, "load the programs if nothing is loaded, so that the first ADD does not")
+	c.Flags().StringVar(&await, "await", "", "wait until the device of that `name` has an address")
 	return c
+}
+
+// Bounds of awaitAddress.
+const (
+	awaitTime   = 30 * time.Second
+	awaitSettle = 300 * time.Millisecond // until the address of the other family is there too
+)
+
+// awaitAddress returns when a device has an address that others can ask for, when it has gone, or after awaitTime.
+func awaitAddress(ctx context.Context, device string) error {
+	h, err := rtnl.New()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	w, err := rtnl.Subscribe(rtnl.GroupLink, rtnl.GroupAddrV4, rtnl.GroupAddrV6)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	l, err := h.LinkByName(device)
+	if err != nil {
+		return fmt.Errorf("--await %s: %w", device, err)
+	}
+	limited, cancel := context.WithTimeout(ctx, awaitTime)
+	defer cancel()
+	err = w.Wait(limited, l.Index, func() (bool, error) {
+		addrs, err := h.AddrsOf(l.Index, unix.AF_UNSPEC)
+		if errors.Is(err, rtnl.ErrNotFound) {
+			return true, nil
+		}
+		return slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return !a.Prefix.Addr().IsLinkLocalUnicast() }), err
+	})
+	switch {
+	case err == nil:
+		pause(ctx, awaitSettle)
+	case limited.Err() != nil:
+		err = nil
+	}
+	return errors.Join(err, ctx.Err())
 }
 
 // loadAndSync does what an ADD does for the node: it loads the programs if they are not those of this build and configuration, and has them

@@ -50,11 +50,11 @@ func Programs() []install.Program {
 }
 
 // NotHere are tests that cannot run in a machine without Go or Python, each the begin of a go test pattern: they build
-// upstream's plugins, or run firewalld or load generators.
+// upstream's plugins, or run firewalld, udev or load generators.
 var NotHere = Names{
 	"Firewalld", "CleanupOfUpstream$", "DHCPUpstream", "CheckOfUpstream$", "DelOfUpstream$", "HandoverToEBPF$",
 	"UpstreamDelOfOurs$", "BandwidthOfUpstream", "GCOfUpstream$", "SwitchSuites", "SwitchToOurs$", "SwitchBack$", "SwitchOneAtATime$", "StaticGatewayAsUpstream$",
-	"ReportQuick$", "Stateful$",
+	"ReportQuick$", "Stateful$", "HostPortFromLateBridge$",
 }
 
 // noIPAM is the example that needs a program which Programs leaves out.
