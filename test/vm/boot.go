@@ -26,8 +26,9 @@ import (
 
 // Where things are in a machine.
 const (
-	guestHome   = "/sluice"
-	guestSource = "/src"
+	guestHome      = "/sluice"
+	guestSource    = "/src"
+	guestReference = guestHome + "/reference"
 )
 
 // EnvKernel tells a test the series it runs on, to find its line in a table.
@@ -235,6 +236,11 @@ func (w *work) testArchive(name string, set *suite.Set, packages []suite.Package
 		a.Files(filepath.Join(w.build, "bin", p.Name), names...)
 	}
 	a.File(filepath.Join(w.build, "bin", "sluice"), bin+"sluice")
+	if w.reference {
+		if err := addReference(a); err != nil {
+			return err
+		}
+	}
 	for _, f := range w.with {
 		a.File(f, bin+filepath.Base(f))
 	}
@@ -249,6 +255,16 @@ func (w *work) testArchive(name string, set *suite.Set, packages []suite.Package
 	return a.Close()
 }
 
+// addReference packs upstream's plugins that tests compare with.
+func addReference(a *image.Archive) error {
+	names := []string{"bridge", "ptp", "host-local", "portmap", "firewall", "bandwidth", "static"}
+	dir, err := testbin.Reference(context.Background(), names...)
+	for _, name := range names {
+		a.File(filepath.Join(dir, name), guestReference[1:]+"/"+name)
+	}
+	return err
+}
+
 // set describes what a machine of a series runs.
 func (w *work) set(series string, units []unit.Unit) *suite.Set {
 	s := &suite.Set{
@@ -257,6 +273,9 @@ func (w *work) set(series string, units []unit.Unit) *suite.Set {
 		},
 		Args:    []string{"-test.count=1"},
 		Timeout: suite.Duration{Duration: w.timeout},
+	}
+	if w.reference {
+		s.Env[testbin.EnvReference] = guestReference
 	}
 	for _, u := range units {
 		s.Suites = append(s.Suites, suite.Suite{
@@ -278,7 +297,7 @@ func (w *work) units(k kernel) (units []unit.Unit, err error) {
 			if whole, sample := wholePackages[k.Series]; sample {
 				p = sampled(p, whole)
 			}
-			skips := append(suite.Skips(), leftOut(p.Path, k.Series == firstKernel())...)
+			skips := append(suite.Skips(w.reference), leftOut(p.Path, k.Series == firstKernel())...)
 			if some, err = unit.Divide(p, skips...); err != nil {
 				return nil, err
 			}
@@ -302,7 +321,7 @@ func (o *options) skipArg(more string) string {
 	if more != "" {
 		more = "|" + more
 	}
-	return skipFlag + strings.Join(suite.Skips(), "|") + more
+	return skipFlag + strings.Join(suite.Skips(o.reference), "|") + more
 }
 
 const skipFlag = "-test.skip="

@@ -83,6 +83,9 @@ type options struct {
 	update   bool
 	verbose  bool
 	icount   bool
+
+	reference bool // tests have upstream's plugins
+
 	parallel int
 	patience float64
 	timeout  time.Duration
@@ -135,6 +138,7 @@ func parseFlags(ctx context.Context) (o options, list bool, err error) {
 	flag.BoolVar(&o.source, "source", false, "build, and print the digest of what would be tested")
 	flag.BoolVar(&o.update, "update", false, "take what is seen as what is expected: skips, instruction budgets")
 	flag.BoolVar(&o.verbose, "v", false, "print what the tests print")
+	flag.BoolVar(&o.reference, "reference", false, "with -run: tests that compare with upstream's plugins have them")
 	flag.BoolVar(&o.icount, "icount", false, "count instructions even where KVM would work: for what is timed inside")
 	flag.IntVar(&o.parallel, "parallel", 2, "`machines` at a time")
 	flag.Float64Var(&o.patience, "patience", 10, "`factor` by which tests wait longer than on an ordinary machine")
@@ -180,6 +184,9 @@ func (o *options) check() error {
 	}
 	if o.docs != "" && (!o.everything() || o.quick || len(o.packages) > 0 || !sameKernels(o.kernels)) {
 		return errors.New("-docs needs all kernels, packages and tests: its table is of everything")
+	}
+	if o.reference && o.everything() {
+		return errors.New("-reference is for tests that -run names")
 	}
 	if o.again && (o.fresh || !o.everything()) {
 		return errors.New("-again judges what is kept: not with -fresh, nor of tests that -run or -skip select")

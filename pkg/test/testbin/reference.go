@@ -45,10 +45,16 @@ var referencePackages = map[string]string{
 // ReferencePackage returns the directory of a plugin in upstream's module, "" of one that is not known here.
 func ReferencePackage(name string) string { return referencePackages[name] }
 
+// EnvReference names the variable with a directory of upstream's plugins, for a place where they cannot be built.
+const EnvReference = "SLUICE_TEST_REFERENCE"
+
 // Reference returns a directory with upstream's own plugins of those names. Those that are missing are built by the go command,
 // once, into the user's cache directory, as a release is: stripped, and with its version. That is said on stderr, and needs the
 // module proxy. go install writes a file in one step, so what is interrupted leaves no half binary.
 func Reference(ctx context.Context, names ...string) (string, error) {
+	if dir := os.Getenv(EnvReference); dir != "" {
+		return dir, nil
+	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("cache for the reference plugins: %w", err)

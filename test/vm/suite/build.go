@@ -49,19 +49,26 @@ func Programs() []install.Program {
 	return slices.DeleteFunc(install.Programs(), func(p install.Program) bool { return p.Name == install.IPAM || p.Name == install.IPAMStore })
 }
 
-// NotHere are tests that cannot run in a machine without Go or Python, each the begin of a go test pattern: they build
-// upstream's plugins, or run firewalld, udev or load generators.
-var NotHere = Names{
-	"Firewalld", "CleanupOfUpstream$", "DHCPUpstream", "CheckOfUpstream$", "DelOfUpstream$", "HandoverToEBPF$",
-	"UpstreamDelOfOurs$", "BandwidthOfUpstream", "GCOfUpstream$", "SwitchSuites", "SwitchToOurs$", "SwitchBack$", "SwitchOneAtATime$", "StaticGatewayAsUpstream$",
-	"ReportQuick$", "Stateful$", "HostPortFromLateBridge$",
+// NotHere are tests that cannot run in a machine without Go or Python, each the begin of a go test pattern: they build programs, or run
+// firewalld, udev or load generators.
+var NotHere = Names{"Firewalld", "DHCPUpstream", "ReportQuick$", "HostPortFromLateBridge$"}
+
+// WithReference are tests that compare with upstream's plugins. They run in a machine that is given those.
+var WithReference = Names{
+	"CleanupOfUpstream$", "CheckOfUpstream$", "DelOfUpstream$", "HandoverToEBPF$", "UpstreamDelOfOurs$", "BandwidthOfUpstream", "GCOfUpstream$",
+	"SwitchSuites", "SwitchToOurs$", "SwitchBack$", "SwitchOneAtATime$", "StaticGatewayAsUpstream$", "Stateful$",
 }
 
 // noIPAM is the example that needs a program which Programs leaves out.
 const noIPAM = "^TestPrivilegedExamples$/^cluster$"
 
-// Skips are the patterns for go test's -skip of what cannot run in a machine.
-func Skips() []string { return []string{NotHere.Pattern(), noIPAM} }
+// Skips are the patterns for go test's -skip of what cannot run in a machine, with or without upstream's plugins.
+func Skips(reference bool) []string {
+	if reference {
+		return []string{NotHere.Pattern(), noIPAM}
+	}
+	return []string{NotHere.Pattern(), WithReference.Pattern(), noIPAM}
+}
 
 // Names are what follows "TestPrivileged" in names of tests: all of a name where it ends in "$", else its begin.
 type Names []string
