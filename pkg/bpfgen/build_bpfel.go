@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "32151fec8db1879d5a25a59283e20b98e748761bbe9f30ee4218762331943e46"
+const build = "155a6393ada9c015e45ff9592c7f764f2392cf7cc2b1ad5c7eb26e980d6f1dd1"

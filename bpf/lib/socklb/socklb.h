@@ -107,20 +107,22 @@ static __always_inline void unspecified_to_loopback(struct sl_sock_dst *dst)
 }
 
 /*
- * The mapping for a socket call. Its conditions are checked for a packet from and to that address:
- * the node sends such a packet to itself.
+ * The mapping for a socket call, of an address of the node. A hostIP may be the address of another
+ * host, such as the API server's, which is not the pod's to take. Conditions are checked for a packet
+ * from and to that address: the node sends such a packet to itself.
  */
 static __always_inline struct sl_hostport *socklb_mapping(const struct sl_sock_dst *dst, __u8 proto)
 {
-	struct sl_hostport *hp = hostport_get(dst->ip, dst->port, proto);
+	struct sl_hostport *hp;
 	struct sl_tuple t = {};
 
-	addr_copy(t.local, dst->ip);
-	addr_copy(t.remote, dst->ip);
-	if (hp && hostport_applies(hp, &t, 0))
-		return hp;
 	if (!addr_is_loopback(dst->ip) && !is_node_addr(dst->ip))
 		return NULL;
+	addr_copy(t.local, dst->ip);
+	addr_copy(t.remote, dst->ip);
+	hp = hostport_get(dst->ip, dst->port, proto);
+	if (hp && hostport_applies(hp, &t, 0))
+		return hp;
 	hp = hostport_get_any(dst->ip, dst->port, proto);
 	return hp && hostport_applies(hp, &t, 0) ? hp : NULL;
 }

@@ -124,9 +124,8 @@ func TestPrivilegedAddressMoved(t *testing.T) {
 			if got := e2etest.Ask(t, w.Node, proto, e2etest.At(moving(fam), 8080)); got.Server != want {
 				t.Errorf("the node: %s answers, want %s", got.Server, want)
 			}
-			// docs/known-gaps.md: a hostIP that is on another host.
-			if got := e2etest.Ask(t, w.Node, proto, e2etest.At(elsewhere(fam), 9090)); got.Server != "web" {
-				t.Errorf("the node to a hostIP of another host: %s answers: take it out of the known gaps", got.Server)
+			if got := e2etest.Ask(t, w.Node, proto, e2etest.At(elsewhere(fam), 9090)); got.Server != "holder" {
+				t.Errorf("the node to a hostIP of another host: %s answers, want holder", got.Server)
 			}
 		})
 	}
