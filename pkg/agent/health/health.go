@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+
+	"github.com/sluice-cni/sluice/pkg/connlimit"
 )
 
 const (
@@ -26,9 +28,11 @@ const (
 	fresh    = 5 * time.Second
 	lookTime = 20 * time.Second
 	// headTime and the others bound what clients can hold, and for how long. A connection serves one request.
-	headTime   = 2 * time.Second
-	maxHead    = 8 << 10
-	maxClients = 64
+	headTime = 2 * time.Second
+	maxHead  = 8 << 10
+	// maxSilent are clients without a complete request, maxWaiting are those who wait for a look.
+	maxSilent  = 128
+	maxWaiting = 64
 )
 
 // Checks are what the server asks.
@@ -95,19 +99,28 @@ func (s *Server) Address() string { return s.listen.Addr().String() }
 func (s *Server) Run(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
-	mux.HandleFunc("GET /readyz", s.readyz)
-	mux.HandleFunc("GET /metrics", s.scrape)
+	mux.HandleFunc("GET /readyz", waiting(s.readyz))
+	mux.HandleFunc("GET /metrics", waiting(s.scrape))
 	server := &http.Server{
 		Handler: mux, ReadHeaderTimeout: headTime, ReadTimeout: headTime, WriteTimeout: lookTime + headTime, MaxHeaderBytes: maxHead,
 		BaseContext: func(net.Listener) context.Context { return ctx },
+		ConnContext: connlimit.Context,
 	}
 	server.SetKeepAlivesEnabled(false)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := server.Serve(&limited{s.listen, make(chan struct{}, maxClients)}); err != nil && !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(connlimit.New(s.listen, maxSilent, maxWaiting)); err != nil && !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
+}
+
+// waiting keeps the place of a client while the answer takes its time.
+func waiting(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		connlimit.KnownHere(r.Context())
+		h(w, r)
+	}
 }
 
 func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
@@ -128,33 +141,6 @@ func (s *Server) scrape(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	_, _ = w.Write(found.text)
-}
-
-// limited accepts so many connections at a time. The others wait in the kernel's queue.
-type limited struct {
-	net.Listener
-	places chan struct{}
-}
-
-type limitedConn struct {
-	net.Conn
-	once  sync.Once
-	leave func()
-}
-
-func (l *limited) Accept() (net.Conn, error) {
-	l.places <- struct{}{}
-	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.places
-		return nil, err
-	}
-	return &limitedConn{Conn: c, leave: func() { <-l.places }}, nil
-}
-
-func (c *limitedConn) Close() error {
-	c.once.Do(c.leave)
-	return c.Conn.Close()
 }
 
 // Status asks the plugins of a network whether they could serve an ADD. The network's own version does not matter: Sluice's plugins know

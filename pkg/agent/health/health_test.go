@@ -18,9 +18,9 @@ import (
 )
 
 // start serves on a free port of the loopback.
-func start(t *testing.T, c Checks) string {
+func start(t *testing.T, address string, c Checks) string {
 	t.Helper()
-	s, err := New("127.0.0.1:0", c)
+	s, err := New(address, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestReadyz(t *testing.T) {
 	var looks atomic.Int32
 	var bad atomic.Bool
 	bad.Store(true)
-	addr := start(t, Checks{
+	addr := start(t, "127.0.0.1:0", Checks{
 		Ready: func(ctx context.Context) []string {
 			looks.Add(1)
 			if ctx.Err() != nil {
@@ -92,23 +92,37 @@ func TestReadyz(t *testing.T) {
 	}
 }
 
-// Clients that say nothing, or long heads, are sent away and leave their place.
+// Clients that say nothing, and clients that wait for a look, do not delay a probe. Long heads are refused.
 func TestSilentClients(t *testing.T) {
 	t.Parallel()
-	addr := start(t, Checks{Ready: func(context.Context) []string { return nil }, Metrics: func(context.Context, io.Writer) error { return errors.New("none") }})
-	for range 2 * maxClients {
-		c, err := net.Dial("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
+	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+		t.Run(address, func(t *testing.T) { t.Parallel(); silentClients(t, address) })
+	}
+}
+
+func silentClients(t *testing.T, address string) {
+	looking := make(chan struct{})
+	defer close(looking)
+	addr := start(t, address, Checks{
+		Ready:   func(context.Context) []string { <-looking; return nil },
+		Metrics: func(context.Context, io.Writer) error { return errors.New("none") },
+	})
+	client := http.Client{Timeout: time.Second} // kubelet gives a probe five
+	for _, says := range []string{"", "GET /healthz HT", "GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n"} {
+		for range 500 {
+			c, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			_, _ = io.WriteString(c, says) // the server may have closed it
 		}
-		defer c.Close()
+		r, err := client.Get("http://" + addr + "/healthz")
+		if err != nil {
+			t.Fatalf("behind clients that say %q: %v", says, err)
+		}
+		r.Body.Close()
 	}
-	client := http.Client{Timeout: 20 * headTime}
-	r, err := client.Get("http://" + addr + "/healthz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Body.Close()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/healthz", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -28,14 +28,15 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/sluice-cni/sluice/pkg/connlimit"
 	"github.com/sluice-cni/sluice/pkg/dirowner"
 	"github.com/sluice-cni/sluice/pkg/hubbleflow"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
 const (
-	maxConns    = 32            // connections at an address; the others wait in the kernel's queue
-	maxOneHost  = 8             // of these, from one IPv4 address or one IPv6 network of 64 bits; others are closed at once
+	maxConns    = 32            // connections of clients with a certificate, and at the socket
+	maxGreeted  = 128           // connections in the TLS handshake, of clients that may be anyone
 	maxFollow   = 16            // calls that stay: GetFlows with follow, and Notify
 	maxCalls    = maxFollow + 8 // calls of a connection at a time, and others wait: relay has one connection for all of its clients
 	maxRequest  = 64 << 10      // bytes
@@ -94,7 +95,7 @@ func New(o Options) (*Server, error) {
 		if err != nil {
 			return nil, fmt.Errorf("observe.socket: %w", err)
 		}
-		s.add(l)
+		s.add(netutil.LimitListener(l, maxConns)) // root alone comes there
 	}
 	if o.Address != "" {
 		config, err := o.TLS.server(o.Log)
@@ -107,7 +108,7 @@ func New(o Options) (*Server, error) {
 			s.close()
 			return nil, fmt.Errorf("observe.address: %w", err)
 		}
-		s.add(newFair(l), grpc.Creds(credentials.NewTLS(config)))
+		s.add(connlimit.New(l, maxGreeted, maxConns), grpc.Creds(greeted{credentials.NewTLS(config)}))
 	}
 	return s, nil
 }
@@ -126,7 +127,21 @@ func (s *Server) add(l net.Listener, more ...grpc.ServerOption) {
 		alive.SetServingStatus(name, grpc_health_v1.HealthCheckResponse_SERVING)
 	}
 	grpc_health_v1.RegisterHealthServer(server, alive)
-	s.listen, s.servers = append(s.listen, netutil.LimitListener(l, maxConns)), append(s.servers, server)
+	s.listen, s.servers = append(s.listen, l), append(s.servers, server)
+}
+
+// greeted keeps the place of a client whose certificate is good.
+type greeted struct {
+	credentials.TransportCredentials
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (g greeted) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	safe, info, err := g.TransportCredentials.ServerHandshake(c)
+	if err == nil {
+		connlimit.Known(c)
+	}
+	return safe, info, err
 }
 
 func (s *Server) close() {

@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/sluice-cni/sluice/pkg/connlimit"
 )
 
 //go:embed assets
@@ -41,6 +43,12 @@ func (s *Server) handler() http.Handler {
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
+		known := s.gate.knows(r)
+		if known {
+			connlimit.KnownHere(r.Context())
+		} else {
+			h.Set("Connection", "close") // who has no token yet keeps no place
+		}
 		switch {
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			h.Set("Allow", "GET, HEAD")
@@ -49,7 +57,7 @@ func (s *Server) handler() http.Handler {
 			http.Error(w, "The name in the address must be 127.0.0.1, [::1] or localhost.", http.StatusForbidden)
 		case len(r.URL.RawQuery) > maxQuery:
 			http.Error(w, "The query is too long.", http.StatusRequestURITooLong)
-		case r.URL.Path != "/" && !s.gate.knows(r):
+		case r.URL.Path != "/" && !known:
 			http.Error(w, "Open the address that \"sluice ui\" printed: it has a token.", http.StatusUnauthorized)
 		default:
 			mux.ServeHTTP(w, r)

@@ -17,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/netutil"
+	"github.com/sluice-cni/sluice/pkg/connlimit"
 )
 
 const (
@@ -25,11 +25,13 @@ const (
 	lookTime    = 30 * time.Second
 	doctorFresh = 30 * time.Second
 	// What clients can hold, and for how long.
-	headTime   = 3 * time.Second
-	idleTime   = 30 * time.Second
-	maxHead    = 8 << 10
-	maxQuery   = 1 << 10
-	maxClients = 32
+	headTime = 3 * time.Second
+	idleTime = 30 * time.Second
+	maxHead  = 8 << 10
+	maxQuery = 1 << 10
+	// maxStrangers are connections without the token, maxBrowsers are those with it.
+	maxStrangers = 128
+	maxBrowsers  = 32
 )
 
 // Look is what was found on the node at one time. It does not change any more.
@@ -145,10 +147,11 @@ func (s *Server) Run(ctx context.Context) error {
 	server := &http.Server{
 		Handler: s.handler(), ReadHeaderTimeout: headTime, ReadTimeout: headTime, WriteTimeout: lookTime + headTime, IdleTimeout: idleTime,
 		MaxHeaderBytes: maxHead, BaseContext: func(net.Listener) context.Context { return ctx },
+		ConnContext: connlimit.Context,
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := server.Serve(netutil.LimitListener(s.listen, maxClients)); err != nil && !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(connlimit.New(s.listen, maxStrangers, maxBrowsers)); err != nil && !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
