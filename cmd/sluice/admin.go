@@ -40,6 +40,9 @@ The first ADD after a boot also loads the programs. With --load this command
 does it instead, and that ADD takes as long as any other. A node that cannot
 run the programs stays as it is.
 
+It fails if the pins were lost, as by an umount of the bpffs, while pods use
+them: only an ADD brings back what these pods had.
+
 With --await it waits first, half a minute at most, until that device has an
 address. The unit sluice-resync@.service does so for each bridge that somebody
 makes: containers and virtual machines behind it then reach published ports.`,
@@ -59,19 +62,22 @@ makes: containers and virtual machines behind it then reach published ports.`,
 				if errors.Is(err, loader.ErrUnavailable) { // such as by the node's backend: pods from before still need what is loaded
 					err = pinned.Sync(c.Context())
 				}
-				if err != nil {
+				if err = errors.Join(err, a.checkServed(c.Context())); err != nil {
 					return err
 				}
 				return a.done(doneView{Done: true, Loaded: true, Text: "Node addresses, uplinks, reserved ports and configuration are up to date."})
 			}, func() error {
 				if !load {
+					if err := a.checkServed(c.Context()); err != nil {
+						return fmt.Errorf("nothing is loaded, and %w", err)
+					}
 					return a.done(doneView{Text: notLoaded})
 				}
 				err := a.loadAndSync(c.Context())
 				if errors.Is(err, loader.ErrUnavailable) { // pods get tables
 					return a.done(doneView{Text: fmt.Sprintf("Nothing is loaded: %v.", err)})
 				}
-				if err != nil {
+				if err = errors.Join(err, a.checkServed(c.Context())); err != nil {
 					return err
 				}
 				return a.done(doneView{Done: true, Text: "The programs are loaded, and know the node's addresses, uplinks and reserved ports."})

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
@@ -192,6 +193,31 @@ func TestPrivilegedResyncLoads(t *testing.T) {
 	}
 	if v := realJSON[doneView](t, l.Node, "resync", "--load"); !v.Done || !v.Loaded {
 		t.Errorf("resync --load of a loaded node: %+v", v)
+	}
+}
+
+// The bpffs is unmounted and mounted again, and the programs are loaded anew: the pods of before have lost what they had, and that is said.
+func TestPrivilegedResyncAfterLostPins(t *testing.T) {
+	l := netlab.NewT(t, netlab.Options{ForwardIPv4: true})
+	t.Cleanup(func() { real(t, l.Node, "unload", "--force") })
+	publish(t, l, webRef)
+	if err := l.Node.Do(func() error {
+		return attachments.Open(attachments.DefaultDir).Complete(webRef, "bridge", map[string]string{"masquerade": "ebpf"})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	place := realJSON[statusView](t, l.Node, "status").PinPath
+	if err := l.Node.Do(func() error { return os.RemoveAll(place) }); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		_, errs, status := real(t, l.Node, "resync", "--load")
+		if status != 1 || !strings.Contains(errs, webRef.String()) {
+			t.Errorf("resync --load: exit status %d, %s", status, errs)
+		}
+	}
+	if st := realJSON[statusView](t, l.Node, "status"); !st.Loaded || st.Endpoints != 0 {
+		t.Errorf("status: loaded %t, %d pods", st.Loaded, st.Endpoints)
 	}
 }
 

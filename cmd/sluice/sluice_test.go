@@ -14,7 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-cni/sluice/cmd/sluice/internal/orphans"
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 )
@@ -223,6 +225,42 @@ func TestResyncLoads(t *testing.T) {
 				t.Errorf("exit status %d, synced %d times, %d open: %s%s", status, tt.node.synced, tt.node.open, out, errs)
 			}
 		})
+	}
+}
+
+// A datapath whose pins were lost comes back empty. Pods of before have no entry, and resync does not say that all is well.
+func TestResyncNamesLostPods(t *testing.T) {
+	lost := attachments.ID{Network: "net", ContainerID: "lost", IfName: "eth0"}
+	uses := json.RawMessage(`{"masquerade": "ebpf"}`)
+	record := func(id attachments.ID, state string) *attachments.Record {
+		return &attachments.Record{Version: 1, ID: id, NetNS: "/run/netns/x", Plugins: map[string]attachments.Section{"bridge": {State: state, Data: uses}}}
+	}
+	served := record(webRef, attachments.StateDone)
+	for name, tt := range map[string]struct {
+		node   fakeNode
+		status int
+		out    string
+	}{
+		"served":           {node: fakeNode{status: fakeStatus(), records: []*attachments.Record{served}}, out: "up to date"},
+		"lost":             {node: fakeNode{status: fakeStatus(), records: []*attachments.Record{served, record(lost, attachments.StateDone)}}, status: 1, out: "1 attachment"},
+		"nothing loaded":   {node: fakeNode{records: []*attachments.Record{record(lost, attachments.StateDone)}}, status: 1, out: "1 attachment"},
+		"ADD is under way": {node: fakeNode{status: fakeStatus(), records: []*attachments.Record{record(lost, attachments.StateIntent)}}, out: "up to date"},
+		"pod is gone": {node: fakeNode{status: fakeStatus(), records: []*attachments.Record{record(lost, attachments.StateDone)}, report: orphans.Report{Items: []orphans.Item{
+			{Kind: orphans.Record, What: "record of " + lost.String()},
+		}}}, out: "up to date"},
+		"other tables": {node: fakeNode{status: fakeStatus(), records: []*attachments.Record{{ID: lost, Plugins: map[string]attachments.Section{
+			"bridge": {State: attachments.StateDone, Data: json.RawMessage(`{"masquerade": "nftables"}`)},
+		}}}}, out: "up to date"},
+	} {
+		for _, args := range [][]string{{"resync"}, {"resync", "--load"}} {
+			t.Run(name+" "+args[len(args)-1], func(t *testing.T) {
+				n := tt.node
+				out, errs, status := runTool(t, &n, 0, args...)
+				if status != tt.status || n.open != 0 || !strings.Contains(out+errs, tt.out) || tt.status != 0 && !strings.Contains(errs, lost.String()) {
+					t.Errorf("exit status %d, %d open: %s%s", status, n.open, out, errs)
+				}
+			})
+		}
 	}
 }
 

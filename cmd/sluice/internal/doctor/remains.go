@@ -22,17 +22,36 @@ func checkRecords(f *Facts) []Finding {
 				out = append(out, Finding{"records", Info, fmt.Sprintf("the ADD of %s by %s is under way, or was killed", r.ID, name), "if the pod is not being started, let the runtime delete it"})
 			}
 		}
-		if f.Status == nil || f.isLeft(r) || !slices.Contains(backends(r), "ebpf") {
-			continue
-		}
-		if !slices.ContainsFunc(f.Status.Endpoints, func(e loader.EndpointStatus) bool { return e.Owner == r.Owner() }) {
+	}
+	if f.Status == nil {
+		return out
+	}
+	for _, r := range Unserved(f.Records, f.Status.Endpoints) {
+		if !f.IsLeft(r) {
 			out = append(out, Finding{"records", Problem, fmt.Sprintf("%s has a record, but the datapath does not serve it: its ports, masquerading or admission do not work", r.ID), "delete and add the pod again"})
 		}
 	}
 	return out
 }
 
-func (f *Facts) isLeft(r *attachments.Record) bool {
+// Unserved returns the records of those whose ADD has ended and that use eBPF, without an entry in the datapath.
+func Unserved(records []*attachments.Record, endpoints []loader.EndpointStatus) []*attachments.Record {
+	served := make(map[uint64]bool, len(endpoints))
+	for _, e := range endpoints {
+		served[e.Owner] = true
+	}
+	var out []*attachments.Record
+	for _, r := range records {
+		if !served[r.Owner()] && slices.Contains(backends(r), "ebpf") &&
+			!slices.ContainsFunc(slices.Collect(maps.Values(r.Plugins)), func(s attachments.Section) bool { return s.State == attachments.StateIntent }) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// IsLeft reports whether an attachment's pod is gone, and its record is what it has left.
+func (f *Facts) IsLeft(r *attachments.Record) bool {
 	return slices.ContainsFunc(f.Leftovers.Items, func(i orphans.Item) bool {
 		return i.Kind == orphans.Record && i.What == "record of "+r.ID.String()
 	})

@@ -90,7 +90,7 @@ func checkRules(f *Facts) []Finding {
 		missing := make(map[string][]string)
 		for _, w := range rulesOf(r) {
 			text := fmt.Sprintf("%s of %s has no rules of %s", w.kind, r.ID, w.backend)
-			if addr := w.addr.String(); !f.isLeft(r) && !w.has(f.RuleSets) && !slices.Contains(missing[text], addr) {
+			if addr := w.addr.String(); !f.IsLeft(r) && !w.has(f.RuleSets) && !slices.Contains(missing[text], addr) {
 				missing[text] = append(missing[text], addr)
 			}
 		}
