@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -65,8 +66,8 @@ func isAt(f *os.File, path string) bool {
 }
 
 // Lock takes the exclusive flock(2) of f. Closing f releases it, and so does the end of the process. If ctx ends first,
-// Lock returns its error: the holder may be stopped, or a third party. On an error f is closed, at once or as soon as the
-// kernel grants the lock, so that the lock does not stay.
+// Lock returns its error and names the holder. A holder that stays stopped is an error (ErrStopped) sooner. On an error f is closed,
+// at once or as soon as the kernel grants the lock, so that the lock does not stay.
 func Lock(ctx context.Context, f *os.File) error {
 	fd := int(f.Fd())
 	if unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
@@ -86,17 +87,43 @@ func Lock(ctx context.Context, f *os.File) error {
 			}
 		}
 	}()
-	select {
-	case err := <-granted:
-		if err != nil {
-			_ = f.Close()
-		}
-		return err
-	case <-ctx.Done():
+	err := wait(ctx, f, granted)
+	if err != nil {
 		go func() {
 			<-granted //nolint:errcheck // with or without the lock, the file is closed
 			_ = f.Close()
 		}()
-		return ctx.Err()
+	}
+	return err
+}
+
+// wait waits for the lock, and looks now and then at who has it.
+func wait(ctx context.Context, f *os.File, granted chan error) error {
+	look := time.NewTicker(lookTime)
+	defer look.Stop()
+	var stopped time.Time // since then, as seen
+	for {
+		select {
+		case err := <-granted:
+			if err != nil {
+				granted <- err
+			}
+			return err
+		case <-ctx.Done():
+			if h, ok := holderOf(f); ok {
+				return fmt.Errorf("%w: %s", ctx.Err(), h)
+			}
+			return ctx.Err()
+		case <-look.C:
+			h, ok := holderOf(f)
+			switch {
+			case !ok || !h.stopped:
+				stopped = time.Time{}
+			case stopped.IsZero():
+				stopped = time.Now()
+			case time.Since(stopped) > patience:
+				return fmt.Errorf("%w: %s. Let it go on, or kill it", ErrStopped, h)
+			}
+		}
 	}
 }
