@@ -215,6 +215,11 @@ func (e *env) uplink() int {
 func (e *env) pod(name, addr4 string) Endpoint {
 	e.t.Helper()
 	index, _ := e.veth(name)
+	return e.endpoint(name, index, addr4)
+}
+
+// endpoint is a pod whose device is there.
+func (e *env) endpoint(name string, index int, addr4 string) Endpoint {
 	return Endpoint{
 		Ref:         attachments.ID{Network: "net", ContainerID: name, IfName: "eth0"},
 		HostIfindex: index, HostIfName: name, MTU: 1500,

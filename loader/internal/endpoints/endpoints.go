@@ -272,9 +272,6 @@ func (es Endpoints) enableOnHost(ctx context.Context, a *attach.Attacher, eps pi
 			return err
 		}
 	}
-	if err := count(eps, ep, back); err != nil {
-		return err
-	}
 	var id uint16
 	if f&FeatureAdmit != 0 {
 		var err error
@@ -290,11 +287,11 @@ func (es Endpoints) enableOnHost(ctx context.Context, a *attach.Attacher, eps pi
 	if err != nil {
 		return err
 	}
+	if err := count(eps, ep, back); err != nil {
+		return err
+	}
 	if fresh {
-		index := ep.HostIfindex
-		back.Push("detach programs", func(context.Context) error {
-			return errors.Join(a.Detach(index, hook.OfPod()), eps.Stats.Delete(uint32(index)))
-		})
+		back.Push("detach programs", func(context.Context) error { return a.Detach(ep.HostIfindex, hook.OfPod()) })
 	}
 	if err := a.Ensure(ep.HostIfindex, ep.hooks(hook.OfPod()), fresh); err != nil {
 		return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
@@ -309,8 +306,8 @@ func (es Endpoints) enableOnHost(ctx context.Context, a *attach.Attacher, eps pi
 	return node.New(es.Tree).SyncPod(ctx, a, made, ep.HostIfindex, ep.RouteIfindex)
 }
 
-// count makes the counters of ep's device, where it has none. Without an address that leads to them DEL would not find them: an
-// Enable that fails takes them back.
+// count makes the counters of ep's device, where it has none. It comes after the addresses, by which DEL finds the device if this process
+// is killed, and before the programs, which count. An Enable that fails takes them back.
 func count(eps pintree.EndpointMaps, ep Endpoint, back *rollback.Stack) error {
 	index := uint32(ep.HostIfindex)
 	had, err := eps.Stats.Has(index)
