@@ -85,9 +85,6 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 		return nil, err
 	}
 	defer unlock()
-	if err := programs.New(d.tree).MigrateLocked(); err != nil {
-		return nil, errors.Join(err, d.Close())
-	}
 	if d.tree.Paths.Loaded(cfg.Build()) { // another process loaded it while we waited
 		return d, nil
 	}
@@ -106,11 +103,6 @@ func OpenExisting(ctx context.Context, o Options) (*Datapath, error) {
 	}
 	if err := d.tree.CheckLoaded(); err != nil {
 		return nil, err
-	}
-	if _, ok := d.tree.Paths.Committed(); !ok {
-		if err := programs.New(d.tree).Migrate(ctx); err != nil {
-			return nil, err
-		}
 	}
 	if _, ok := d.tree.Paths.Committed(); !ok {
 		return nil, fmt.Errorf("%w: nothing pinned at %s", ErrNotLoaded, d.tree.Paths.Dir)
@@ -158,9 +150,6 @@ func CheckOwners(o Options) error {
 func Unload(ctx context.Context, o Options) error {
 	d, err := newDatapath(o)
 	if err != nil {
-		return err
-	}
-	if err := programs.New(d.tree).Migrate(ctx); err != nil {
 		return err
 	}
 	if !pintree.Exists(d.tree.Paths.Dir) && !pintree.Exists(d.tree.Paths.State) {

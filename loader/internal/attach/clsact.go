@@ -111,7 +111,7 @@ func (c *Conn) FilterAt(index int, h hook.Hook) (Filter, bool, error) {
 		}
 	}
 	last := list[len(list)-1]
-	return Filter{program: hook.ProgramNow(last.Program), id: last.ProgramID, kind: last.Kind, Class: last.ClassID}, true, nil
+	return Filter{program: last.Program, id: last.ProgramID, kind: last.Kind, Class: last.ClassID}, true, nil
 }
 
 // NoneIfGone takes a device that has gone for one without filters.
@@ -148,7 +148,7 @@ func (c *Conn) deleteFilters(index int, hooks []hook.Hook) error {
 // of limits share one.
 func (c *Conn) only(index int, hooks []hook.Hook) bool {
 	return c.all(index, func(f rtnl.FilterStatus) bool {
-		return hook.IsOurs(f) && slices.ContainsFunc(hooks, func(h hook.Hook) bool { return h.Program == hook.ProgramNow(f.Program) })
+		return hook.IsOurs(f) && slices.ContainsFunc(hooks, func(h hook.Hook) bool { return h.Program == f.Program })
 	})
 }
 

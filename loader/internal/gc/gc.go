@@ -19,7 +19,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
-	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
@@ -66,16 +65,11 @@ func (c Collector) GC(ctx context.Context, keep func(owner uint64) bool) error {
 // CollectNamespaces removes the pins of network namespaces that are no more. That one is can only be told by its links: all of
 // them have lost their device. A tree without links is left alone; so is one whose lock is held, or that a process lives in.
 func (c Collector) CollectNamespaces(ctx context.Context) error {
-	errs := []error{programs.New(c.Tree).MigrateLocked()}
-	for _, base := range []string{filepath.Dir(c.Paths.Dir), filepath.Dir(c.Paths.OldDir())} {
-		trees, err := pintree.Names(base)
-		errs = append(errs, err)
-		for _, ns := range trees {
-			p := pintree.NewPaths(c.RunDir, c.Paths.BPFFS, ns)
-			if ctx.Err() != nil || p.Dir == c.Paths.Dir {
-				continue
-			}
-			p.Dir = filepath.Join(base, ns)
+	trees, err := pintree.Names(filepath.Dir(c.Paths.Dir))
+	errs := []error{err}
+	for _, ns := range trees {
+		p := pintree.NewPaths(c.RunDir, c.Paths.BPFFS, ns)
+		if ctx.Err() == nil && p.Dir != c.Paths.Dir {
 			errs = append(errs, removeIfDead(p))
 		}
 	}

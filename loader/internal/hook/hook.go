@@ -231,24 +231,3 @@ func IsOurs(f rtnl.FilterStatus) bool {
 	return f.Kind == "bpf" && f.Handle == filterHandle && uint32(f.Priority)-(filterPriority+parentRank) < filterRanks &&
 		strings.HasPrefix(f.Program, ProgramPrefix)
 }
-
-// OldPrograms are the programs that had another name in version 1, by that name. Filters carry it too.
-var OldPrograms = map[string]Hook{
-	"sl_pod_egress":  FromPod(),
-	"sl_pod_ingress": ToPod(),
-	"sl_upl_ingress": FromUplink(),
-	"sl_upl_egress":  ToUplink(),
-	"sl_upl_in_bare": FromL3Uplink(),
-	"sl_upl_eg_bare": ToL3Uplink(),
-	"sl_own_egress":  NsEgress(),
-	"sl_own_ingress": NsIngress(),
-	"sl_xdp_uplink":  XDP(),
-}
-
-// ProgramNow returns the name that a program has now.
-func ProgramNow(name string) string {
-	if h, ok := OldPrograms[name]; ok {
-		return h.Program
-	}
-	return name
-}

@@ -28,9 +28,6 @@ func (l Load) Run(ctx context.Context, k programs.Constants) error {
 	if err := l.Paths.Make(); err != nil {
 		return err
 	}
-	if err := programs.New(l.Tree).DropOldConntrack(); err != nil {
-		return err
-	}
 	id := k.Build()
 	fresh := l.Paths.FreshDir(id)
 	if err := programs.New(l.Tree).LoadFresh(ctx, k, report, fresh); err != nil {

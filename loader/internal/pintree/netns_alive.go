@@ -31,9 +31,6 @@ func (p Paths) makeNetnsInode() error {
 // no more than a look at each process; the name decides, since an inode may be another namespace's by now.
 func (p Paths) HasProcesses() bool {
 	home, err := os.Readlink(p.NetnsInode())
-	if errors.Is(err, os.ErrNotExist) {
-		home, err = os.Readlink(filepath.Join(p.Dir, "home")) // its name in version 1
-	}
 	if err != nil {
 		return false
 	}

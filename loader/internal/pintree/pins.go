@@ -296,18 +296,6 @@ func (p Paths) EDTMark(number uint32) string {
 // SockPin is the pin of a cgroup link.
 func (p Paths) SockPin(h hook.Socket) string { return filepath.Join(p.Links(), SockPrefix+h.Name) }
 
-// Pin trees of version 1 differ from this one in names, and in the values of the conntrack maps: sluice/v1/<ns> had other names for
-// most maps, programs, links and marks. The keys and values of all other maps have the same bytes. So a datapath that was loaded by such a release is not loaded anew beside the old
-// one, which would translate packets twice. Its objects get pins with the new names, and the next Open replaces the programs in
-// place, as after any other change of the build.
-const oldPinVersion = 1
-
-// OldDir is where version 1 has the pins of this network namespace.
-func (p Paths) OldDir() string {
-	base := filepath.Dir(filepath.Dir(p.Dir))
-	return filepath.Join(base, "v"+strconv.Itoa(oldPinVersion), filepath.Base(p.Dir))
-}
-
 // Commit makes the fresh set of programs the one in force. What is left of a set of the same name, some of whose pins an operator
 // removed, goes first: a directory cannot be renamed over one that is not empty.
 func Commit(fresh, committed string) error {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package programs makes the sets of programs: it asks what the kernel can do, has programs verified and pinned, adds those that a
-// device needs later, and takes over the pins of version 1. It attaches nothing.
+// Package programs makes the sets of programs: it asks what the kernel can do, has programs verified and pinned, and adds those that a
+// device needs later. It attaches nothing.
 package programs
 
 import "github.com/sluice-cni/sluice/loader/internal/pintree"
