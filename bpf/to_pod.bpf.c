@@ -77,6 +77,50 @@ static __noinline int sl_host_udp_rev(const struct sl_pkt *p, __u64 now)
 	return sl_host_udp_add(&sent, now);
 }
 
+/* Entries of connections that another hook has seen come in, or that did not come in at all. */
+#define SL_CT_KNOWN_IN (SL_CT_RX_SEEN_FIRST | SL_CT_POD_OPENED | SL_CT_NAT)
+
+/*
+ * Accounts a packet of a connection to the pod's own address that came in by a device that is no uplink,
+ * and makes its entry: the answers may leave by an uplink, and keep that address. Returns 1 if the
+ * packet is of such a connection, else 0. A function of its own: it is verified once.
+ * in: slow_scratch()->outer if slow, else pkt_scratch()
+ */
+__noinline int sl_adopt_in(struct __sk_buff *skb, __u32 slow)
+{
+	struct sl_slow_ctx *ctx = slow_scratch();
+	const struct sl_pkt *p = pkt_scratch();
+	__u64 now = clock_now();
+	struct sl_ct_scratch *s;
+	struct sl_endpoint *ep;
+	struct sl_ct_entry *ct;
+
+	if (!p || !ctx)
+		return 0;
+	if (slow)
+		p = &ctx->outer.p;
+	ep = endpoint_lookup(p->tuple.local);
+	if (!ep)
+		return 0;
+	ct = ct_lookup_entry(&p->tuple, ep->owner, now);
+	if (ct && (ct->flags & SL_CT_KNOWN_IN))
+		return 0;
+	if (!ct || ct_is_new_connection(ct, p, SL_RX)) {
+		if (!pkt_opens(p) || came_by_uplink(skb) || is_node_addr(p->tuple.remote) ||
+		    !endpoint_masquerades(ep, p->tuple.local, p->tuple.remote))
+			return 0;
+		s = ct_scratch();
+		if (!s)
+			return 0;
+		ct_init(&s->entry, ep->owner, 0, now);
+		ct = ct_begin(&p->tuple, &s->entry);
+		if (!ct)
+			return 0;
+	}
+	policy_account(skb, p, ct, SL_RX, now);
+	return 1;
+}
+
 /*
  * Confirms the tuple, or rewrites the packet where a hairpin or pod-side SNAT ends. *accounted: the
  * packet needs no more accounting.
@@ -105,6 +149,8 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct sl_pkt *p
 		verdict = hairpin_to_pod(skb, p); /* never confirmed: every packet has to pass here */
 		return verdict == SL_NOT_HAIRPIN ? SL_NEXT : verdict;
 	}
+	if (ct ? !(ct->flags & SL_CT_KNOWN_IN) : pkt_opens(p))
+		*accounted = sl_adopt_in(skb, 0) || *accounted;
 	if (ct && (ct->flags & SL_CT_RX_SEEN_FIRST)) {
 		ct_passed_stack(skb, ct, p, SL_RX, now);
 		ct_delete_if_closed(&p->tuple, ct, p, SL_RX);
@@ -118,8 +164,12 @@ static __always_inline int deliver_slow(struct __sk_buff *skb, __u64 now)
 	int verdict = hairpin_slow(skb, SL_RX);
 	struct sl_slow_ctx *slow = slow_scratch();
 
-	if (slow && slow->outer.kind == SL_SLOW_L4 && is_unconnected_udp(skb, slow->outer.p.tuple.proto))
+	if (!slow || slow->outer.kind != SL_SLOW_L4)
+		return verdict;
+	if (is_unconnected_udp(skb, slow->outer.p.tuple.proto))
 		sl_host_udp_rev(&slow->outer.p, now);
+	if (verdict == SL_NEXT && !endpoint_lookup(slow->outer.p.tuple.remote))
+		sl_adopt_in(skb, 1);
 	return verdict;
 }
 

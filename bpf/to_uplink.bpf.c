@@ -89,25 +89,6 @@ static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_slo
 	return translate(skb, slow, ep, ct, now);
 }
 
-/*
- * Answers of a connection that did not come in by one of the uplinks. They keep the pod's address,
- * and so do all that follow.
- */
-static __always_inline int adopt_inbound(struct __sk_buff *skb, const struct sl_slow_ctx *slow,
-					 const struct sl_endpoint *ep, __u64 now)
-{
-	struct sl_ct_scratch *s = ct_scratch();
-
-	if (s) {
-		ct_init(&s->entry, ep->owner, SL_CT_REPLIED, now);
-		s->entry.tx_packets = 1;
-		s->entry.tx_bytes = skb->len;
-		tcp_seq_note_tx(&s->entry, &slow->outer.p);
-		ct_begin(&slow->outer.p.tuple, &s->entry);
-	}
-	return pass_unchanged(slow, now);
-}
-
 /* Toward a client on this node only the answers of hostPorts are translated. They stay with the stack. */
 static __always_inline int answer_client(struct __sk_buff *skb, const struct sl_slow_ctx *slow,
 					 const struct sl_endpoint *ep, const struct sl_ct_entry *ct, __u64 now)
@@ -177,10 +158,9 @@ __noinline int sl_upl_out_slow(struct __sk_buff *skb)
 			confirm_tx(skb, slow, ct, now);
 		return pass_unchanged(slow, now);
 	}
-	/* 5. a new connection that is masqueraded */
-	if (!ct &&
-	    ((p->tcp_flags & (SL_TCP_SYN | SL_TCP_ACK)) == (SL_TCP_SYN | SL_TCP_ACK) || p->echo == SL_ECHO_ANSWERS))
-		return adopt_inbound(skb, slow, ep, now);
+	/* 5. a new connection that is masqueraded. It does not begin with an answer: what came in has an entry (sl_to_pod) */
+	if (!ct && pkt_answers(p))
+		return drop(skb, SL_DROP_UNASKED, ep->ifindex);
 	return masquerade(skb, slow, ep, ct, now);
 }
 

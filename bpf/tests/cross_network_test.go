@@ -94,6 +94,16 @@ func TestPrivilegedCrossNetworkFreshClaim(t *testing.T) {
 	}, masquerading(podA, podB, podC), gateways)
 }
 
+// A SYN-ACK to nothing that the other pod sent does not show the pod's address either.
+func TestPrivilegedCrossNetworkUnasked(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, family := range families {
+		fx.each(t, fmt.Sprint(family), func(w *walk) {
+			w.between(family, tcp, podA, podC, keptPort).asks("SA")
+		}, masquerading(podA), gateways)
+	}
+}
+
 // Who is not masqueraded shows itself, and what answers it does so too.
 func TestPrivilegedCrossNetworkHalf(t *testing.T) {
 	fx := newFixture(t, nil)

@@ -45,6 +45,14 @@ var dropWalks = map[drops.Reason]func(w *walk, family, proto int){
 		w.keepPorts(snatMin2, snatMax2)
 		w.opens(family, proto, podA, keptPort, keptPort).refused("S", wantDrop(reasonPorts, podA))
 	},
+	reasonUnasked: func(w *walk, family, proto int) {
+		if proto == udp {
+			return // an answer looks like a question
+		}
+		j := w.opens(family, proto, podA, keptPort, keptPort)
+		j.inside.remoteAsks = true
+		j.refused("SA", wantDrop(reasonUnasked, podA))
+	},
 	reasonClash: func(w *walk, family, proto int) {
 		if proto == echo {
 			return

@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	reasonNoAddr = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_NO_SNAT_ADDR)
-	reasonPorts  = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_SNAT_PORTS)
+	reasonNoAddr  = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_NO_SNAT_ADDR)
+	reasonPorts   = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_SNAT_PORTS)
+	reasonUnasked = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_UNASKED)
 
 	// The defaults of bpf/lib/base/config.h.
 	snatMin1, snatMax1 = 61000, 65535
@@ -237,21 +238,6 @@ func TestPrivilegedInbound(t *testing.T) {
 		j.inFast("A")
 		j.outFast("PA")
 		w.wantFlow(proven, j.inside, flowConfirmed|flowReplied|flowAssured)
-	}, masquerading(podA))
-}
-
-// The opening came in by a device that is no uplink: the SYN-ACK and the echo reply say so.
-func TestPrivilegedInboundUnseen(t *testing.T) {
-	fx := newFixture(t, nil)
-	eachProtocol(t, fx, func(w *walk, family, proto int) {
-		if proto == udp {
-			return // an answer looks like a question
-		}
-		j := w.inbound(family, proto, podA)
-		j.out("SA")
-		w.wantFlow(unproven, j.inside, flowReplied)
-		j.out("PA")
-		j.out("PA")
 	}, masquerading(podA))
 }
 

@@ -145,7 +145,8 @@ const (
 	TypesSlDropReasonSL_DROP_LOOPBACK_POD   TypesSlDropReason = 20
 	TypesSlDropReasonSL_DROP_V4MAPPED       TypesSlDropReason = 21
 	TypesSlDropReasonSL_DROP_CT_SHARE       TypesSlDropReason = 22
-	TypesSlDropReasonSL_DROP_MAX            TypesSlDropReason = 23
+	TypesSlDropReasonSL_DROP_UNASKED        TypesSlDropReason = 23
+	TypesSlDropReasonSL_DROP_MAX            TypesSlDropReason = 24
 )
 
 type TypesSlEdtCidr struct {

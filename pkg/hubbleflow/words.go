@@ -22,6 +22,7 @@ var reasons = map[string]flow.DropReason{
 	"conntrack-share":   flow.DropReason_CT_MAP_INSERTION_FAILED,
 	"rewrite":           flow.DropReason_ERROR_WRITING_TO_PACKET,
 	"icmp-orphan":       flow.DropReason_UNKNOWN_CONNECTION_TRACKING_STATE,
+	"unasked":           flow.DropReason_UNKNOWN_CONNECTION_TRACKING_STATE,
 	"fragment":          flow.DropReason_FIRST_LOGICAL_DATAGRAM_FRAGMENT_NOT_FOUND,
 	"opaque":            flow.DropReason_UNSUPPORTED_PROTOCOL_FOR_NAT_MASQUERADE,
 	"loopback":          flow.DropReason_INVALID_SOURCE_IP,

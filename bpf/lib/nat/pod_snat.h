@@ -143,13 +143,10 @@ static __always_inline bool needs_pod_snat(struct sl_hairpin_ctx *ctx, const str
 		return false;
 	tuple_reverse(&ctx->to, p);
 	ct = ct_lookup_entry(&ctx->to, sender->owner, now);
-	if (ct) {
+	if (ct)
 		opened = ct->flags;
-		answers = !(opened & SL_CT_POD_OPENED) ||
-			  (opened & (SL_CT_REPLIED | SL_CT_WANTS_POD_SNAT)) == SL_CT_REPLIED;
-	} else {
-		answers = pkt_is_syn_ack(p) || p->echo == SL_ECHO_ANSWERS;
-	}
+	answers = ct &&
+		  (!(opened & SL_CT_POD_OPENED) || (opened & (SL_CT_REPLIED | SL_CT_WANTS_POD_SNAT)) == SL_CT_REPLIED);
 	if (answers && !has_pod_snat(ctx, ep, now))
 		return false;
 	ctx->to.side = SL_CT_SIDE_POD_SNAT;

@@ -108,11 +108,6 @@ static __always_inline bool pkt_is_syn(const struct sl_pkt *p)
 	return (p->tcp_flags & (SL_TCP_SYN | SL_TCP_ACK)) == SL_TCP_SYN;
 }
 
-static __always_inline bool pkt_is_syn_ack(const struct sl_pkt *p)
-{
-	return (p->tcp_flags & (SL_TCP_SYN | SL_TCP_ACK)) == (SL_TCP_SYN | SL_TCP_ACK);
-}
-
 /* May this packet open a connection? Not a TCP packet other than a SYN, nor an echo reply. */
 static __always_inline bool pkt_opens(const struct sl_pkt *p)
 {

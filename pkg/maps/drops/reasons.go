@@ -61,6 +61,8 @@ var reasons = [Max]words{
 		"A process of the pod was bound to its device and asked for 127.0.0.0/8 or ::1. The node's loopback is not the pod's."},
 	bpfgen.TypesSlDropReasonSL_DROP_CT_SHARE: {"conntrack-share", "table of connections is full, and the pod has the largest part of it",
 		"The pod opens more connections than the node has room for: \"sluice conntrack list\" shows them. Let it close some, or raise \"conntrack\" of mapSizes in the node configuration."},
+	bpfgen.TypesSlDropReasonSL_DROP_UNASKED: {"unasked", "SYN-ACK or echo reply of a masqueraded pod to nothing that came in",
+		"Harmless when rare: it is late, or forged. If not, the pod got the question by a device that the node does not see: route the answer by that device."},
 	bpfgen.TypesSlDropReasonSL_DROP_V4MAPPED: {"v4-mapped", "IPv6 packet with a v4-mapped address",
 		"No host sends ::ffff:a.b.c.d on a wire: a process forges the packet to look like IPv4. Find it by the pod, or by the frame's source MAC (sluice monitor -o json)."},
 }
