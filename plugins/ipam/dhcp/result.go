@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,7 +52,35 @@ func addressOf(ack *dhcpv4.DHCPv4) (*net.IPNet, error) {
 	if yours == nil || yours.IsUnspecified() {
 		return nil, fmt.Errorf("the server's answer has no address: %v", ack.YourIPAddr)
 	}
-	return &net.IPNet{IP: yours, Mask: mask}, nil
+	addr := &net.IPNet{IP: yours, Mask: mask}
+	if why := noHost(addr); why != "" {
+		return nil, fmt.Errorf("the server's answer has the address %s: %s", addr, why)
+	}
+	return addr, nil
+}
+
+// noHost says why no host has an address. 240.0.0.0/4 is in use, and Linux takes it for unicast.
+func noHost(addr *net.IPNet) string {
+	ones, bits := addr.Mask.Size()
+	last := slices.Clone(addr.IP)
+	for i := range last {
+		last[i] |= ^addr.Mask[i]
+	}
+	switch {
+	case addr.IP.IsLoopback():
+		return "a loopback address"
+	case addr.IP.IsMulticast():
+		return "a multicast address"
+	case addr.IP.Equal(net.IPv4bcast):
+		return "the broadcast address"
+	case addr.IP[0] == 0:
+		return "0.0.0.0/8 has no hosts"
+	case ones <= bits-2 && addr.IP.Equal(addr.IP.Mask(addr.Mask)):
+		return "the address of the network itself"
+	case ones <= bits-2 && addr.IP.Equal(last):
+		return "the broadcast address of the network"
+	}
+	return ""
 }
 
 // routesOf reads the classless routes (RFC 3442), which make the client ignore

@@ -5,6 +5,7 @@ package dhcp
 import (
 	"encoding/json"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,6 +82,45 @@ func TestUnusableAnswers(t *testing.T) {
 	} {
 		if res, err := resultOf(ackOf(t, m), 0); err == nil {
 			t.Errorf("%s: %v", name, res)
+		}
+	}
+}
+
+// An address that no host has is refused, and one that a host has is not, also at the edges.
+func TestOfferedAddresses(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		addr string
+		ok   bool
+	}{
+		{"127.0.0.1/8", false},
+		{"127.1.2.3/24", false},
+		{"0.1.2.3/24", false},
+		{"224.0.0.1/24", false},
+		{"239.255.255.250/24", false},
+		{"255.255.255.255/32", false},
+		{"10.1.2.0/24", false},
+		{"10.1.2.255/24", false},
+		{"10.1.3.255/22", false},
+		{"10.1.2.255/22", true},
+		{"10.1.2.0/31", true},
+		{"10.1.2.1/31", true},
+		{"10.1.2.0/32", true},
+		{"169.254.7.7/16", true},
+		{"100.64.0.9/10", true},
+		{"240.1.2.3/24", true}, // clouds give them to hosts
+		{"10.1.2.3/0", true},
+	} {
+		ip, n, err := net.ParseCIDR(tc.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = resultOf(ackOf(t, dhcpv4.WithYourIP(ip), dhcpv4.WithNetmask(n.Mask)), 0)
+		if (err == nil) != tc.ok {
+			t.Errorf("%s: %v", tc.addr, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), ip.String()) {
+			t.Errorf("the error does not name %s: %v", ip, err)
 		}
 	}
 }
