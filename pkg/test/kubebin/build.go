@@ -169,6 +169,23 @@ func (p program) compile(ctx context.Context, out string) error {
 	return nil
 }
 
+// Source returns the folder of the sources of a module that a program is built from.
+func Source(ctx context.Context, name, path string) (string, error) {
+	root, err := programs[name].root()
+	if err != nil {
+		return "", err
+	}
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", path)
+	cmd.Dir, cmd.Stderr = root, &stderr
+	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=readonly", "GOWORK=off")
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("go list -m %s: %w: %s", path, err, stderr.Bytes())
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
 // root is the folder of the module in the working tree.
 func (p program) root() (string, error) {
 	var stderr bytes.Buffer

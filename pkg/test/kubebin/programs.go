@@ -25,6 +25,9 @@ const (
 	Ginkgo            = "ginkgo"
 	Hubble            = "hubble"       // Cilium's clients of Hubble's API
 	HubbleRelay       = "hubble-relay" // gathers the answers of many nodes
+	Whereabouts       = "whereabouts"
+	// WhereaboutsReconciler does one run of whereabouts' reconciler, with the kubeconfig that its argument names.
+	WhereaboutsReconciler = "whereabouts-reconciler"
 )
 
 // A program is a main package, or the tests of one, in one of the modules.
@@ -50,6 +53,9 @@ var programs = map[string]program{
 	Ginkgo:            {module: "kubernetes", pkg: "github.com/onsi/ginkgo/v2/ginkgo"},
 	Hubble:            {module: "hubble", pkg: "github.com/cilium/cilium/hubble"},
 	HubbleRelay:       {module: "hubble", pkg: "github.com/cilium/cilium/hubble-relay"},
+	Whereabouts:       {module: "whereabouts", pkg: "github.com/k8snetworkplumbingwg/whereabouts/cmd"},
+
+	WhereaboutsReconciler: {module: "whereabouts", pkg: "./reconciler"},
 }
 
 // All names every program.
