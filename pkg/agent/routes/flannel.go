@@ -99,6 +99,12 @@ func readVTEP(n Node, v4 bool, vni int) (vtep, error) {
 	return v, nil
 }
 
+// direct says that a node takes packets to its pods at its own address: one of flannel or Sluice in mode host-gw.
+func direct(n Node) bool {
+	kind := n.Annotations[flannelType]
+	return kind == ModeHostGW || kind == "" && n.Annotations[AnnotationMode] == ModeHostGW
+}
+
 func isUnicastMAC(mac net.HardwareAddr) bool {
 	return len(mac) == 6 && mac[0]&1 == 0 && [6]byte(mac) != [6]byte{}
 }
@@ -109,18 +115,49 @@ func isUnicast(a netip.Addr) bool {
 
 // writeVTEP adds the annotations of this node's own VTEP.
 func writeVTEP(into map[string]string, self Node, v4 bool, vni int, v vtep) error {
-	dataKey, publicKey, overwriteKey := dataKeys(v4)
 	data, err := json.Marshal(backendData{uint32(vni), v.hardwareAddr().String()})
 	if err != nil {
 		return err
 	}
-	into[dataKey], into[publicKey] = string(data), v.remote.String()
-	if a, err := netip.ParseAddr(self.Annotations[overwriteKey]); err == nil && a.Is4() == v4 {
-		into[publicKey] = a.String()
-	}
-	into[flannelType], into[flannelManaged] = "vxlan", "true"
+	writeFlannel(into, self, v4, ModeVXLAN, string(data), v.remote)
 	return nil
 }
+
+// writeDirect adds the annotations by which nodes of flannel, and those in mode vxlan, reach the pods of a node in mode host-gw.
+func writeDirect(into map[string]string, self Node) {
+	for _, v4 := range []bool{true, false} {
+		if a := firstOf(self.InternalIPs, v4); a.IsValid() && firstCIDR(self, v4).IsValid() {
+			writeFlannel(into, self, v4, ModeHostGW, "null", a)
+		} else {
+			blankFamily(into, self, v4)
+		}
+	}
+}
+
+func writeFlannel(into map[string]string, self Node, v4 bool, kind, data string, public netip.Addr) {
+	dataKey, publicKey, overwriteKey := dataKeys(v4)
+	if a, err := netip.ParseAddr(self.Annotations[overwriteKey]); err == nil && a.Is4() == v4 {
+		public = a
+	}
+	into[dataKey], into[publicKey] = data, public.String()
+	into[flannelType], into[flannelManaged] = kind, "true"
+}
+
+// blankFamily takes back what an agent of Sluice has said of a family that the node has no pods of any more.
+func blankFamily(into map[string]string, self Node, v4 bool) {
+	if !speaksFlannel(self.Annotations[AnnotationMode]) {
+		return
+	}
+	data, public, _ := dataKeys(v4)
+	for _, key := range []string{data, public} {
+		if _, ok := self.Annotations[key]; ok {
+			into[key] = ""
+		}
+	}
+}
+
+// speaksFlannel says that flannel's annotations are of an agent of Sluice in this mode.
+func speaksFlannel(mode string) bool { return mode == ModeVXLAN || mode == ModeHostGW }
 
 // ownMAC is the MAC of a new device: that of the last one, which the other nodes know, or one that follows from the node's name.
 // So it stays over a reboot.

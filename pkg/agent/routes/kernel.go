@@ -160,7 +160,7 @@ func (b *base) setRoutes(t *table, want []wantedRoute) (errs []error) {
 		}
 		set := b.h.AddOnlyRoute
 		if ours {
-			set = func(r rtnl.Route) error { return b.replace(have, r) }
+			set = b.replace
 		}
 		if err := set(w.Route); err != nil {
 			errs = append(errs, &NodeError{w.node, err.Error()})
@@ -182,19 +182,17 @@ func (b *base) setRoutes(t *table, want []wantedRoute) (errs []error) {
 }
 
 // replace changes a route in one step. IPv6 checks the gateway of an onlink route against the very route that it would replace
-// (ip6_route_check_nh_onlink). So a change of mode to vxlan has to remove that one first.
-func (b *base) replace(have, want rtnl.Route) error {
+// (ip6_route_check_nh_onlink). So a change of mode to vxlan leads the gateway's own address to the device first.
+func (b *base) replace(want rtnl.Route) error {
 	err := b.h.ReplaceRoute(want)
 	if !errors.Is(err, unix.EINVAL) || !want.Onlink || !want.Dst.Addr().Is6() {
 		return err
 	}
-	if err := b.dropRoute(have); err != nil {
+	gateway := routeTo(netip.PrefixFrom(want.Gateway, want.Gateway.BitLen()), netip.Addr{}, want.LinkIndex)
+	if err := b.h.AddOnlyRoute(gateway); err != nil {
 		return err
 	}
-	if err := b.h.AddOnlyRoute(want); err != nil {
-		return errors.Join(err, b.h.AddOnlyRoute(have))
-	}
-	return nil
+	return errors.Join(b.h.ReplaceRoute(want), b.dropRoute(gateway))
 }
 
 func (b *base) dropRoute(r rtnl.Route) error {
@@ -259,10 +257,25 @@ func annotations(mode string, self Node) map[string]string {
 	if mode != ModeWireGuard {
 		blank(AnnotationWireGuard)
 	}
-	if mode != ModeVXLAN && self.Annotations[AnnotationMode] == ModeVXLAN {
+	if !speaksFlannel(mode) && speaksFlannel(self.Annotations[AnnotationMode]) {
 		blank(flannelKeys()...)
 	}
 	return all
+}
+
+// SetBySluice returns those annotations of a node that an agent of Sluice has set, with empty values: for a node that it leaves.
+func SetBySluice(has map[string]string) map[string]string {
+	set := map[string]string{}
+	keys := []string{AnnotationMode, AnnotationWireGuard}
+	if speaksFlannel(has[AnnotationMode]) {
+		keys = append(keys, flannelKeys()...)
+	}
+	for _, key := range keys {
+		if _, ok := has[key]; ok {
+			set[key] = ""
+		}
+	}
+	return set
 }
 
 // Remove removes routes, devices and keys of every mode.

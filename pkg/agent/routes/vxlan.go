@@ -64,13 +64,8 @@ func (r *vxlan) sync(self Node, others []Node, w *Wanted) error {
 		} else if tun != nil {
 			tunnels = append(tunnels, tun)
 			errs = append(errs, writeVTEP(w.SelfAnnotations, self, v4, r.cfg.VXLAN.VNI, tun.self))
-		} else if self.Annotations[AnnotationMode] == ModeVXLAN { // no pods of that family any more
-			data, public, _ := dataKeys(v4)
-			for _, key := range []string{data, public} {
-				if _, ok := self.Annotations[key]; ok {
-					w.SelfAnnotations[key] = ""
-				}
-			}
+		} else {
+			blankFamily(w.SelfAnnotations, self, v4)
 		}
 	}
 	r.families(self)
@@ -304,6 +299,11 @@ func (r *vxlan) plan(t *table, tun *tunnel, nodes []Node, fdb map[[6]byte]netip.
 	byMAC := map[[6]byte][]candidate{}
 	for _, n := range nodes {
 		if !firstCIDR(n, tun.v4).IsValid() {
+			continue
+		}
+		if direct(n) { // not in this mode yet, or no more
+			routes, bad := r.planDirect(t, n, func(p netip.Prefix) bool { return p.Addr().Is4() == tun.v4 })
+			tun.routes, errs = append(tun.routes, routes...), append(errs, bad...)
 			continue
 		}
 		v, err := readVTEP(n, tun.v4, r.cfg.VXLAN.VNI)

@@ -234,12 +234,12 @@ func TestPrivilegedVXLAN(t *testing.T) {
 		assertRoutes(t, g.node, routes...)
 	})
 	t.Run("mode changes", func(t *testing.T) {
-		w := newRig(t, g.node, ModeHostGW, Config{}).mustSync(self, nodes[1:]...)
-		assertRoutes(t, g.node, to1v4, to2v4, to1v6, to2v6)
+		native := newRig(t, g.node, ModeNative, Config{}).mustSync(self, nodes[1:]...)
+		assertRoutes(t, g.node)
 		if state := tunnelState(t, g.node); state != "" {
 			t.Errorf("devices are left:\n%s", state)
 		}
-		if got := applied(self.Annotations, w); !maps.Equal(got, map[string]string{AnnotationMode: ModeHostGW}) {
+		if got := applied(self.Annotations, native); !maps.Equal(got, map[string]string{AnnotationMode: ModeNative}) {
 			t.Errorf("annotations %v, want flannel's to be gone", got)
 		}
 		newRig(t, g.node, ModeVXLAN, Config{}).mustSync(self, nodes[1:]...)
@@ -369,9 +369,12 @@ func TestPrivilegedVXLANBadAnnotations(t *testing.T) {
 		"too much": {func(n *Node) {
 			n.Annotations[flannelData] = `{"VNI":1,` + strings.Repeat(" ", 1<<17) + `"VtepMAC":"ae:00:00:00:00:02"}`
 		}, `not {"VNI":...`},
-		"another VNI":                    {func(n *Node) { n.Annotations[flannelData] = `{"VNI":2,"VtepMAC":"ae:00:00:00:00:02"}` }, "the VNI is not 1"},
-		"null":                           {func(n *Node) { n.Annotations[flannelData] = "null" }, "the node has no VXLAN device of IPv4 yet"},
-		"another backend":                {func(n *Node) { n.Annotations[flannelType] = "host-gw" }, `backend-type: "host-gw": not vxlan`},
+		"another VNI":     {func(n *Node) { n.Annotations[flannelData] = `{"VNI":2,"VtepMAC":"ae:00:00:00:00:02"}` }, "the VNI is not 1"},
+		"null":            {func(n *Node) { n.Annotations[flannelData] = "null" }, "the node has no VXLAN device of IPv4 yet"},
+		"another backend": {func(n *Node) { n.Annotations[flannelType] = "udp" }, `backend-type: "udp": not vxlan`},
+		"host-gw on another segment": {func(n *Node) {
+			n.Annotations[flannelType], n.InternalIPs = "host-gw", []netip.Addr{netip.MustParseAddr("198.51.100.9")}
+		}, "is on no segment of this node"},
 		"nothing":                        {func(n *Node) { n.Annotations = nil }, "backend-type: missing"},
 		"an address of the other family": {func(n *Node) { n.Annotations[flannelPublic] = "2001:db8:1::2" }, "not an IPv4 address"},
 		"a multicast address":            {func(n *Node) { n.Annotations[flannelPublic] = "224.0.0.1" }, "not an IPv4 address"},
