@@ -7,6 +7,7 @@
 package sysctl
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -19,6 +20,10 @@ import (
 
 // Root is where the kernel shows its parameters.
 const Root = "/proc/sys"
+
+// HostNet is where a container whose Root is read-only may have the net keys of the kernel again: the node agent's. Its network namespace
+// decides whose keys they are, as below Root.
+const HostNet = "/run/host/proc/sys/net"
 
 // Path returns the file of a key. Keys are relative to Root and separated by
 // slashes ("net/ipv4/conf/eth0.100/rp_filter": names may hold dots). A key
@@ -125,6 +130,11 @@ func Apply(key, value string) error {
 func write(path, value string) error {
 	// No O_TRUNC or O_CREATE: a key that does not exist must stay an error.
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if key, ok := strings.CutPrefix(path, Root+"/net/"); ok && errors.Is(err, unix.EROFS) {
+		if host, herr := os.OpenFile(HostNet+"/"+key, os.O_WRONLY, 0); herr == nil {
+			f, err = host, nil
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("write sysctl: %w", err)
 	}

@@ -5,6 +5,7 @@ package sysctl
 import (
 	"errors"
 	"io/fs"
+	"os"
 	"runtime"
 	"testing"
 
@@ -109,4 +110,52 @@ func TestPrivilegedSet(t *testing.T) {
 		}
 	}()
 	<-done
+}
+
+// A container's keys are read-only. Those of the network are written where the node agent's container has them again; others are not.
+func TestPrivilegedSetInContainer(t *testing.T) {
+	t.Parallel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		// Never unlocked: the thread of the new namespaces dies with the goroutine.
+		runtime.LockOSThread()
+		const key, value = "net/ipv4/ip_forward", "1"
+		for _, err := range []error{
+			unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+			unix.Mount("tmpfs", "/run", "tmpfs", 0, ""), Set(key, "0"), os.MkdirAll(HostNet, 0o755),
+			unix.Mount(Root, Root, "", unix.MS_BIND, ""), unix.Mount("", Root, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""),
+		} {
+			if err != nil {
+				t.Error(err)
+				return
+			}
+		}
+		for name, set := range map[string]func(key, value string) error{"Set": Set, "Apply": Apply} {
+			if err := set(key, value); !errors.Is(err, unix.EROFS) {
+				t.Errorf("%s without a place for it: %v", name, err)
+			}
+		}
+		// The mount above is read-only, what it covers is not: as a runtime mounts the node's directory.
+		if err := bindCovered(HostNet); err != nil {
+			t.Error(err)
+			return
+		}
+		if err := Set(key, value); err != nil {
+			t.Error(err)
+		}
+		if got, err := Get(key); err != nil || got != value {
+			t.Errorf("%q, %v", got, err)
+		}
+		if err := Set("kernel/hostname", "x"); !errors.Is(err, unix.EROFS) {
+			t.Errorf("a key that is none of the network: %v", err)
+		}
+	}()
+	<-done
+}
+
+// bindCovered mounts a proc file system anew and binds its net keys to dir.
+func bindCovered(dir string) error {
+	const proc = "/run/proc"
+	return errors.Join(os.Mkdir(proc, 0o755), unix.Mount("proc", proc, "proc", 0, ""), unix.Mount(proc+"/sys/net", dir, "", unix.MS_BIND, ""))
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
+	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
@@ -45,16 +46,17 @@ func networks() map[string]e2etest.Network {
 	return map[string]e2etest.Network{"ptp": {Main: "ptp", Plugins: plugins}, "bridge": {Plugins: plugins}}
 }
 
-// container runs a program on the node as the agent's container does: with these capabilities alone, no way to more, and /proc/sys
-// read-only. It returns what the program prints.
+// container runs a program on the node as the agent's container does: with these capabilities alone, no way to more, /proc/sys read-only,
+// and its net keys where the agent has them. It returns what the program prints.
 func container(w *e2etest.World, caps []string, script string) (out string, err error) {
 	w.T.Helper()
 	set := "-all"
 	for _, c := range caps {
 		set += ",+" + c
 	}
-	line := fmt.Sprintf("mount --make-rprivate /; mount -o bind,ro /proc/sys /proc/sys; export PATH=%s:$PATH; "+
-		"exec setpriv --no-new-privs --inh-caps=-all --bounding-set=%s sh -ec '%s' 2>&1", e2etest.Programs.Dir, set, script)
+	line := fmt.Sprintf("mount --make-rprivate /; mkdir -p %[1]s; mount --bind /proc/sys/net %[1]s; mount -o bind,ro /proc/sys /proc/sys; "+
+		"export PATH=%[2]s:$PATH; exec setpriv --no-new-privs --inh-caps=-all --bounding-set=%[3]s sh -ec '%[4]s' 2>&1",
+		sysctl.HostNet, e2etest.Programs.Dir, set, script)
 	w.DoOnNode(func() error {
 		out, err = netlab.Run("unshare", "--mount", "sh", "-ec", line)
 		return nil
@@ -166,6 +168,24 @@ func TestPrivilegedAgentLoads(t *testing.T) {
 	ids := cmpopts.IgnoreMapEntries(func(key string, _ any) bool { return key == "id" }) // of programs
 	if diff := cmp.Diff(asRoot, asAgent, ids); diff != "" {
 		t.Errorf("root decides otherwise than the agent (-root +agent):\n%s", diff)
+	}
+}
+
+// What the agent has loaded is what the first pod needs: its ADD loads nothing again, and neither says anything.
+func TestPrivilegedAgentPreload(t *testing.T) {
+	w := e2etest.NewWorld(t)
+	w.DoOnNode(func() error { return sysctl.Set("net/netfilter/nf_conntrack_tcp_be_liberal", "0") })
+	if out, err := container(w, capabilities(t), "sluice resync --load"); err != nil || strings.Contains(strings.ToLower(out), "warn") {
+		t.Errorf("load in the container: %v, %s", err, out)
+	}
+	status := func() (s struct{ Build string }) {
+		w.SluiceJSON(t, &s, "status")
+		return s
+	}
+	before := status()
+	w.AddPod(w.Runtime(networks()["ptp"]), "a", e2etest.TCP(8080, 80))
+	if after := status(); before.Build == "" || after != before {
+		t.Errorf("the first ADD has loaded build %q, after %q of the agent", after.Build, before.Build)
 	}
 }
 
