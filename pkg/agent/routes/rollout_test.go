@@ -83,7 +83,7 @@ func talkAll(t *testing.T, rigs []*rig) (flows func(when string), end func()) {
 
 // A rollout takes one node after the other from host-gw to vxlan, and back. Nodes of both modes reach each other, and no datagram is lost,
 // whichever node learns first what another has done. At the end nothing of the other mode is left.
-func TestPrivilegedRollout(t *testing.T) {
+func TestPrivilegedModeRollout(t *testing.T) {
 	t.Parallel()
 	require.Link(t, "vxlan")
 	rigs, nodes := newCluster(t, ModeHostGW)
