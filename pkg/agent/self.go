@@ -24,7 +24,12 @@ import (
 // checkSelf reports whether pods of this node may have addresses of its pod CIDRs. If not, the network's configuration stays as it is,
 // or missing.
 func (a *agent) checkSelf(v nodes.View) bool {
-	reason, err := selfProblem(a.Config, v)
+	own, err := ownAddrs()
+	if err != nil {
+		a.report.Problem("podCIDR", report.PodCIDRInvalid, err.Error())
+		return false
+	}
+	reason, err := selfProblem(a.Config, v, own)
 	if reason == "" {
 		a.report.Clear("podCIDR")
 		return true
@@ -33,7 +38,17 @@ func (a *agent) checkSelf(v nodes.View) bool {
 	return false
 }
 
-func selfProblem(c *agentconf.Config, v nodes.View) (report.Reason, error) {
+// ownAddrs are the addresses of the node that no pod may get.
+func ownAddrs() ([]netip.Addr, error) {
+	h, err := rtnl.New()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	return routes.OwnAddrs(h)
+}
+
+func selfProblem(c *agentconf.Config, v nodes.View, own []netip.Addr) (report.Reason, error) {
 	cidrs := v.Self.PodCIDRs
 	switch {
 	case v.UID == "":
@@ -53,7 +68,7 @@ func selfProblem(c *agentconf.Config, v nodes.View) (report.Reason, error) {
 		if outside(c.ClusterCIDRs, p) {
 			return report.PodCIDRInvalid, fmt.Errorf("podCIDR %s: not inside clusterCIDRs %v; add it there", p, c.ClusterCIDRs)
 		}
-		for _, ip := range v.Self.InternalIPs {
+		for _, ip := range slices.Concat(v.Self.InternalIPs, own) {
 			if p.Contains(ip) {
 				return report.PodCIDRInvalid, fmt.Errorf("podCIDR %s: holds the node's own address %s", p, ip)
 			}

@@ -46,18 +46,20 @@ func TestSelfProblem(t *testing.T) {
 		"outside of the cluster":  {nodes.View{UID: "u", Self: self("10.245.1.0/24")}, report.PodCIDRInvalid, "not inside clusterCIDRs"},
 		"wider than the cluster":  {nodes.View{UID: "u", Self: self("10.240.0.0/12")}, report.PodCIDRInvalid, "not inside clusterCIDRs"},
 		"of Services":             {nodes.View{UID: "u", Self: self("10.96.1.0/24")}, report.PodCIDRInvalid, "serviceCIDRs"},
+		"an address of lo":        {nodes.View{UID: "u", Self: self("10.244.9.0/24")}, report.PodCIDRInvalid, "10.244.9.9"},
+		"of lo, IPv6":             {nodes.View{UID: "u", Self: self("10.244.1.0/24", "fd24:9::/64")}, report.PodCIDRInvalid, "fd24:9::9"},
 		"an older node has it":    {nodes.View{UID: "u", Self: self("10.244.1.0/24"), Others: []routes.Node{other("z", older, "10.244.0.0/16")}}, report.PodCIDRConflict, "node z"},
 		"a younger node wants it": {nodes.View{UID: "u", Self: self("10.244.1.0/24"), Others: []routes.Node{other("a", younger, "10.244.1.0/24")}}, "", ""},
 		"of one age, name before": {nodes.View{UID: "u", Self: self("10.244.1.0/24"), Others: []routes.Node{other("a", made, "10.244.1.128/25")}}, report.PodCIDRConflict, "node a"},
 		"of one age, name behind": {nodes.View{UID: "u", Self: self("10.244.1.0/24"), Others: []routes.Node{other("z", made, "10.244.1.128/25")}}, "", ""},
 	} {
-		reason, err := selfProblem(conf, tt.v)
+		reason, err := selfProblem(conf, tt.v, []netip.Addr{netip.MustParseAddr("10.244.9.9"), netip.MustParseAddr("fd24:9::9")})
 		if reason != tt.want || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.text)) {
 			t.Errorf("%s: %s, %v, want %s", name, reason, err, tt.want)
 		}
 	}
 	conf.ClusterCIDRs = nil
-	if reason, err := selfProblem(conf, nodes.View{UID: "u", Self: self("192.0.2.0/24")}); reason != report.PodCIDRInvalid {
+	if reason, err := selfProblem(conf, nodes.View{UID: "u", Self: self("192.0.2.0/24")}, nil); reason != report.PodCIDRInvalid {
 		t.Errorf("a podCIDR with the node's own address: %s, %v", reason, err)
 	}
 }

@@ -173,6 +173,12 @@ func TestPrivilegedHostGWBadNodes(t *testing.T) {
 	c := netlab.NewClusterT(t, 1)
 	g := newRig(t, c.Nodes[0], ModeHostGW, Config{})
 	self, good := nodeFacts(0), nodeFacts(1)
+	if err := c.Nodes[0].Do(func() error {
+		_, err := netlab.Run("sh", "-ec", "ip addr add 203.0.113.9/32 dev lo; ip addr add 2001:db8:9::9/128 dev lo")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
 	for name, tc := range map[string]struct {
 		change func(*Node)
 		want   []string
@@ -188,6 +194,9 @@ func TestPrivilegedHostGWBadNodes(t *testing.T) {
 		}, nil, []string{to2v4, to2v6}},
 		"this node's subnet": {func(n *Node) { n.PodCIDRs[0] = netip.MustParsePrefix("192.0.2.128/25") },
 			[]string{"node bad: podCIDR 192.0.2.128/25: overlaps 192.0.2.0/24, a subnet of this node"}, []string{to2v6}},
+		"addresses on lo": {func(n *Node) {
+			n.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8:9::/64")}
+		}, []string{"node bad: podCIDR 2001:db8:9::/64: holds 2001:db8:9::9, an address of this node", "node bad: podCIDR 203.0.113.0/24: holds 203.0.113.9"}, nil},
 		"everything": {func(n *Node) {
 			n.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 		},

@@ -71,6 +71,7 @@ type table struct {
 	extra     []rtnl.Route // ours, under a key that another one has
 	foreign   map[routeKey]rtnl.Route
 	connected []rtnl.Route // without a gateway, the longest first
+	own       []netip.Addr // of the node: those on lo have no connected route
 }
 
 func (b *base) readTable() (*table, error) {
@@ -79,6 +80,9 @@ func (b *base) readTable() (*table, error) {
 		return nil, err
 	}
 	t := &table{ours: map[routeKey]rtnl.Route{}, foreign: map[routeKey]rtnl.Route{}}
+	if t.own, err = OwnAddrs(b.h); err != nil {
+		return nil, err
+	}
 	for _, r := range routes {
 		k := routeKey{r.Dst, r.Priority}
 		if r.Protocol == Protocol {
@@ -134,6 +138,10 @@ func (b *base) usable(t *table, n Node) (cidrs []netip.Prefix, errs []error) {
 	for _, p := range n.PodCIDRs {
 		if s, ok := b.nearSubnet(t, p); ok {
 			errs = append(errs, &NodeError{n.Name, fmt.Sprintf("podCIDR %s: overlaps %s, a subnet of this node; give the node another podCIDR, or name the pods' networks in clusterCIDRs", p, s)})
+			continue
+		}
+		if i := slices.IndexFunc(t.own, p.Contains); i >= 0 {
+			errs = append(errs, &NodeError{n.Name, fmt.Sprintf("podCIDR %s: holds %s, an address of this node; give the node another podCIDR, or take the address away", p, t.own[i])})
 			continue
 		}
 		cidrs = append(cidrs, p)
