@@ -272,7 +272,7 @@ func ResolvePodns(ctx context.Context, netnsPath, ifname string) (Endpoint, erro
 }
 
 // Hooks lists what hangs on devices of the calling thread's network namespace. Hooks with nothing are left out, and so are
-// devices that do not exist. It changes nothing and needs no datapath.
-func Hooks(indices []int) ([]HookPrograms, error) {
-	return status.Hooks(indices)
+// devices that do not exist. It changes nothing.
+func (d *Datapath) Hooks(indices []int) ([]HookPrograms, error) {
+	return status.New(d.tree).Hooks(indices)
 }

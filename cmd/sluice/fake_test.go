@@ -200,6 +200,8 @@ func (fake fakeDatapath) ConnectionCounts(context.Context) (conntrack.Counts, er
 	return conntrack.Counts{ByPod: 7, ByClient: 4, Fin: 3, Rst: 1, Evicted: 2}, nil
 }
 
+func (fake fakeDatapath) Hooks([]int) ([]loader.HookPrograms, error) { return nil, nil }
+
 func (fake fakeDatapath) LoadRequest(context.Context) (loadapi.LoadRequest, error) {
 	return loadapi.LoadRequest{}, errors.New("build fake is not this one")
 }

@@ -76,6 +76,7 @@ type reader interface {
 	ConnectionCounts(ctx context.Context) (conntrack.Counts, error)
 	Deny(ctx context.Context) (*loader.DenyStatus, error)
 	LoadRequest(ctx context.Context) (loadapi.LoadRequest, error)
+	Hooks(indices []int) ([]loader.HookPrograms, error)
 }
 
 var _ datapath = (*loader.Datapath)(nil)

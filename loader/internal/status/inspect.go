@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -36,8 +37,8 @@ type HookPrograms struct {
 }
 
 // Hooks lists what hangs on devices of the calling thread's network namespace. Hooks with nothing are left out, and so are
-// devices that do not exist. It changes nothing and needs no datapath.
-func Hooks(indices []int) ([]HookPrograms, error) {
+// devices that do not exist. It changes nothing.
+func (v View) Hooks(indices []int) ([]HookPrograms, error) {
 	h, err := rtnl.New()
 	if err != nil {
 		return nil, err
@@ -52,11 +53,15 @@ func Hooks(indices []int) ([]HookPrograms, error) {
 		if err != nil {
 			return nil, err
 		}
+		ours, err := v.pinned(l)
+		if err != nil {
+			return nil, err
+		}
 		if l.XDP.Mode != "" {
-			out = append(out, HookPrograms{index, hook.HowXDP, []HookedProgram{program(l.XDP.ID, hook.HowXDP)}})
+			out = append(out, HookPrograms{index, hook.HowXDP, []HookedProgram{program(l.XDP.ID, hook.HowXDP, ours)}})
 		}
 		if l.Kind == rtnl.KindNetkit {
-			netkit, err := linkPrograms(index, bpfsys.NetkitPeer, hook.HowNetkit)
+			netkit, err := linkPrograms(index, bpfsys.NetkitPeer, hook.HowNetkit, ours)
 			if err != nil {
 				return nil, err
 			}
@@ -66,7 +71,7 @@ func Hooks(indices []int) ([]HookPrograms, error) {
 		}
 		for _, hk := range []hook.Hook{hook.FromUplink(), hook.ToUplink()} { // one for each direction
 			at := HookPrograms{Ifindex: index, Hook: hk.Direction()}
-			tcx, err := linkPrograms(index, hk.TCX(), hook.HowTCX)
+			tcx, err := linkPrograms(index, hk.TCX(), hook.HowTCX, ours)
 			if err != nil {
 				return nil, err
 			}
@@ -82,11 +87,39 @@ func Hooks(indices []int) ([]HookPrograms, error) {
 	return out, nil
 }
 
-// program asks for the name of a program. One that has gone has none.
-func program(id uint32, how string) HookedProgram {
+// pinned are the names of our programs on a device by their numbers, as our links say.
+func (v View) pinned(dev rtnl.Link) (map[uint32]string, error) {
+	names := make(map[uint32]string)
+	all := hook.All()
+	if dev.Bare { // its programs have the places of those for Ethernet: the last name counts
+		all = append(all, hook.OfL3Uplink()...)
+	} else {
+		all = append(all, hook.OfUplink(false)...)
+	}
+	for _, h := range all {
+		l, err := bpfsys.OpenLink(v.Paths.LinkPin(dev.Index, h))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("link of %s on device %d: %w", h.Program, dev.Index, err)
+		}
+		info, err := l.Info()
+		if err = errors.Join(err, l.Close()); err != nil {
+			return nil, fmt.Errorf("link of %s on device %d: %w", h.Program, dev.Index, err)
+		}
+		names[info.Program] = h.Program
+	}
+	return names, nil
+}
+
+// program asks for the name of a program. One that has gone has none. The kernel answers who has CAP_SYS_ADMIN only, which the agent's
+// container has not: there our links tell which programs are ours.
+func program(id uint32, how string, ours map[uint32]string) HookedProgram {
 	p := HookedProgram{ID: id, How: how}
 	prog, err := bpfsys.ProgramFromID(id)
 	if err != nil {
+		p.Name, p.Ours = ours[id]
 		return p
 	}
 	defer prog.Close()
@@ -99,7 +132,7 @@ func program(id uint32, how string) HookedProgram {
 
 // linkPrograms are the programs of links at a place in their order; none on a kernel without such links, nor at the end of a netkit pair
 // that is not the primary one.
-func linkPrograms(index int, at bpfsys.AttachType, how string) ([]HookedProgram, error) {
+func linkPrograms(index int, at bpfsys.AttachType, how string, ours map[uint32]string) ([]HookedProgram, error) {
 	ids, err := bpfsys.DevicePrograms(index, at)
 	switch {
 	case errors.Is(err, bpfsys.ErrNotSupported), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EACCES):
@@ -109,7 +142,7 @@ func linkPrograms(index int, at bpfsys.AttachType, how string) ([]HookedProgram,
 	}
 	var out []HookedProgram
 	for _, id := range ids {
-		out = append(out, program(id, how))
+		out = append(out, program(id, how, ours))
 	}
 	return out, nil
 }

@@ -74,6 +74,7 @@ func (f *Facts) datapath(ctx context.Context) {
 		known = dp
 		f.Status, err = dp.Status(ctx)
 		f.note("the datapath", err)
+		f.note("programs of others", f.hooks(dp))
 	case !errors.Is(err, loader.ErrNotLoaded):
 		f.note("the datapath", err)
 	}
@@ -162,15 +163,21 @@ func (f *Facts) sysctls() {
 	}
 }
 
+// hooks reads what hangs on the devices that have programs of ours.
+func (f *Facts) hooks(dp *loader.Datapath) (err error) {
+	if f.Status == nil {
+		return nil
+	}
+	var indices []int
+	for _, d := range f.Status.Devices {
+		indices = append(indices, d.Ifindex)
+	}
+	f.Hooks, err = dp.Hooks(indices)
+	return err
+}
+
 func (f *Facts) devices() {
 	if f.Status != nil {
-		var indices []int
-		for _, d := range f.Status.Devices {
-			indices = append(indices, d.Ifindex)
-		}
-		var err error
-		f.Hooks, err = loader.Hooks(indices)
-		f.note("programs of others", err)
 		f.note("the queues of pods", f.queues())
 	}
 	if noFQ(f) || f.Config.Bandwidth == nodeconf.BandwidthTBF {

@@ -23,6 +23,7 @@ import (
 
 // node is what a trace knows of the node.
 type node struct {
+	dp        Datapath
 	status    *loader.Status
 	hostPorts []hostport.Entry
 	records   map[uint64]*attachments.Record
@@ -35,7 +36,7 @@ type node struct {
 }
 
 func look(ctx context.Context, dp Datapath, records []*attachments.Record) (*node, error) {
-	n := &node{records: make(map[uint64]*attachments.Record, len(records))}
+	n := &node{dp: dp, records: make(map[uint64]*attachments.Record, len(records))}
 	for _, r := range records {
 		n.records[r.Owner()] = r
 	}

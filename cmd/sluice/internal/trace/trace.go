@@ -124,6 +124,7 @@ type Datapath interface {
 	HostPorts(ctx context.Context) ([]hostport.Entry, error)
 	Policies(ctx context.Context) ([]loader.PolicyStatus, error)
 	LoadRequest(ctx context.Context) (loadapi.LoadRequest, error)
+	Hooks(indices []int) ([]loader.HookPrograms, error)
 }
 
 // Question is the packet that is asked about.

@@ -74,7 +74,7 @@ const fromClients = "sl_from_clients"
 // copied are the programs that a copy has. sl_edt only delays, or drops for a rate that one packet does not have.
 var copied = []string{"sl_from_pod", "sl_to_pod", "sl_from_uplink", "sl_to_uplink", "sl_from_l3dev", "sl_to_l3dev", fromClients, "sl_to_clients", "sl_mac_check", "sl_xdp_denylist"}
 
-// Hooks, as loader.Hooks names them.
+// Hooks, as Datapath.Hooks names them.
 const (
 	hookIngress = "ingress"
 	hookEgress  = "egress"
@@ -92,7 +92,7 @@ const (
 
 // hook gives the packet to the programs at a hook of a device.
 func (w *walk) hook(dev rtnl.Link, place string) (outcome, error) {
-	all, err := loader.Hooks([]int{dev.Index})
+	all, err := w.n.dp.Hooks([]int{dev.Index})
 	if err != nil {
 		return ended, err
 	}
