@@ -52,7 +52,7 @@ REPORTFLAGS ?=
 
 CLUSTERFLAGS ?=
 # What the nodes of a cluster run beside what is built, and what its containers have as tools.
-CLUSTER_NEEDS := $(RUN_NEEDS) containerd:containerd runc:runc nsenter:util-linux curl:curl nc:netcat-openbsd dig:bind9-dnsutils ping:iputils-ping
+CLUSTER_NEEDS := $(RUN_NEEDS) containerd:containerd runc:runc nsenter:util-linux curl:curl wget:wget nc:netcat-openbsd dig:bind9-dnsutils ping:iputils-ping
 
 CLANG ?= clang-14
 export BPF2GO_CC ?= $(CLANG)

@@ -18,14 +18,19 @@ import (
 	"github.com/sluice-cni/sluice/test/cluster/machine"
 )
 
-const networkConformance = `\[sig-network\].*\[Conformance\]`
+// Kubernetes' tests of the network, but those that need a cluster alone, and those of what the lab does not have: another component,
+// the internet, a kernel module.
+const (
+	networkTests = `\[sig-network\]`
+	notHere      = `\[(Serial|Disruptive|Flaky)\]|\[Feature:(NetworkPolicy|LoadBalancer|Ingress|Networking|PerformanceDNS|SCTP|KubeProxyNFAcct|OffByDefault)`
+)
 
 // conformance runs Kubernetes' own tests in a cluster of each kind, and compares what Sluice's plugins pass with what upstream's do.
 func conformance(ctx context.Context, name string, args []string) error {
 	set, cluster := flags(name)
 	o := options(set)
-	focus := set.String("focus", networkConformance, "the tests, a regular expression")
-	skip := set.String("skip", `\[Serial\]`, "the tests to leave out, a regular expression")
+	focus := set.String("focus", networkTests, "the tests, a regular expression")
+	skip := set.String("skip", notHere, "the tests to leave out, a regular expression")
 	procs := set.Int("procs", 4, "how many tests at a time")
 	proxies := set.String("proxies", strings.Join(kube.Proxies, ","), "kube-proxy's modes")
 	with := set.String("with", "sluice,reference", "whose plugins")

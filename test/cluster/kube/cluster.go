@@ -83,8 +83,11 @@ func dirOf(name string) (string, error) {
 	return filepath.Join(root, name), nil
 }
 
+// groups is the cgroup of all clusters.
+const groups = "sluice-cluster"
+
 // group is the cgroup of a cluster.
-func group(name string) string { return "sluice-cluster/" + name }
+func group(name string) string { return groups + "/" + name }
 
 // Open returns a cluster that is up. fs.ErrNotExist: there is none.
 func Open(name string) (*Cluster, error) {
@@ -159,15 +162,7 @@ func Down(name string) error {
 	if err := together(ends...); err != nil {
 		return err
 	}
-	return errors.Join(machine.RemoveGroups(group(name)), removeEmptyGroup(), os.RemoveAll(dir))
-}
-
-// removeEmptyGroup removes the group of all clusters when there is none.
-func removeEmptyGroup() error {
-	if left, err := os.ReadDir(root); err == nil && len(left) > 1 {
-		return nil
-	}
-	return machine.RemoveGroups("sluice-cluster")
+	return errors.Join(machine.RemoveGroups(group(name)), machine.RemoveEmptyGroup(groups), os.RemoveAll(dir))
 }
 
 // Clusters lists the names of those that are up or have left something.

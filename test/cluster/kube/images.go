@@ -32,7 +32,7 @@ var (
 		"awk", "cat", "curl", "date", "echo", "env", "getent", "grep", "head", "hostname", "id", "ls", "mkdir", "rm", "seq", "sh", "sleep", "tail", "test",
 		"timeout", "touch", "true", "wc",
 	}
-	wanted = []string{"nc", "dig", "nslookup", "ss", "ip", "ping"}
+	wanted = []string{"wget", "nc", "dig", "nslookup", "ss", "ip", "ping"}
 )
 
 func (c *Cluster) images() string { return filepath.Join(c.Dir, "images") }
@@ -50,6 +50,10 @@ func (c *Cluster) makeImages(ctx context.Context, bin string) ([]string, error) 
 		return nil, fmt.Errorf("build pause: %w: %s", err, out)
 	}
 	agnhost := map[string]string{"/agnhost": filepath.Join(bin, kubebin.Agnhost)}
+	// Tests of DNS run a server of their own. Only those who want them have built it.
+	if dns := filepath.Join(bin, kubebin.CoreDNS); exists(dns) {
+		agnhost["/coredns"] = dns
+	}
 	if err := addTools(ctx, agnhost); err != nil {
 		return nil, err
 	}
@@ -83,6 +87,11 @@ func writeImages(dir, name string, images ...ociimage.Image) (paths []string, er
 		paths = append(paths, path)
 	}
 	return paths, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // importImages gives archives to the runtime of a node.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/test/kubebin"
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/test/require"
 	"github.com/sluice-cni/sluice/test/cluster/machine"
 )
@@ -79,6 +80,55 @@ func TestPrivilegedInterrupted(t *testing.T) {
 	if after := hostState(t); after != before {
 		t.Errorf("this machine had\n%s\nand has\n%s", before, after)
 	}
+}
+
+// What makes a cluster fails, or is interrupted, half way: the cause is said, and nothing stays.
+func TestPrivilegedUpFails(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Up(ctx, interrupted, Options{Nodes: 1, Proxy: "iptables", Plugins: Sluice, Main: "ptp"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	remains(t)
+}
+
+// Down of a cluster that is not up leaves the others alone.
+func TestPrivilegedDownOfNone(t *testing.T) {
+	other := machine.Machine{Name: "node1", Dir: t.TempDir(), Group: group("beside") + "/node1"}
+	if err := other.Launch(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(other.Remove(), machine.RemoveGroups(group("beside")), machine.RemoveEmptyGroup(groups)); err != nil {
+			t.Error(err)
+		}
+	}()
+	empty := filepath.Join(cgroupOf(t, other.Group), "kubepods")
+	if err := os.Mkdir(empty, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := Down("never-was-up"); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > netlab.Patient(5*time.Second) {
+		t.Errorf("it took %s", took)
+	}
+	if _, err := os.Stat(empty); err != nil {
+		t.Error(err)
+	}
+}
+
+// cgroupOf is where a group is in one of the hierarchies.
+func cgroupOf(t *testing.T, group string) string {
+	t.Helper()
+	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
+		if found, err := filepath.Glob(pattern + group); err == nil && len(found) > 0 {
+			return found[0]
+		}
+	}
+	t.Fatal("no cgroup " + group)
+	return ""
 }
 
 // remains fails the test for what a cluster has left.

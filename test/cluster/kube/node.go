@@ -260,7 +260,7 @@ mode: @MODE@
 clusterCIDR: @PODS@
 hostnameOverride: @NODE@
 clientConnection: { kubeconfig: ` + machine.Shared + `/proxy.kubeconfig }
-conntrack: { maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s }
+conntrack: { maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 1h0m0s }
 iptables: { minSyncPeriod: 0s, syncPeriod: 30s }
 nftables: { minSyncPeriod: 0s, syncPeriod: 30s }
 `

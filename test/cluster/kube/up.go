@@ -30,7 +30,7 @@ func Programs() []string {
 const sharedBin = machine.Shared + "/bin"
 
 // Up makes a cluster and returns when its nodes are ready. What fails removes what was made. Building programs is the caller's business.
-func Up(ctx context.Context, name string, o Options) (c *Cluster, err error) {
+func Up(ctx context.Context, name string, o Options) (_ *Cluster, err error) {
 	dir, err := dirOf(name)
 	if err != nil {
 		return nil, err
@@ -46,8 +46,8 @@ func Up(ctx context.Context, name string, o Options) (c *Cluster, err error) {
 	} else if err != nil {
 		return nil, err
 	}
-	c = &Cluster{Options: o, Name: name, Dir: dir}
-	defer func() {
+	c := &Cluster{Options: o, Name: name, Dir: dir}
+	defer func() { // by c, not by what is returned, which is nil then
 		if err != nil {
 			err = errors.Join(err, c.logs(), Down(name))
 		}

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A hierarchy is one mounted tree of cgroups.
@@ -154,6 +156,22 @@ func RemoveGroups(group string) error {
 			}
 		}
 		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveEmptyGroup removes a group from every hierarchy where it has no group and no process.
+func RemoveEmptyGroup(group string) error {
+	all, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, h := range all {
+		err := os.Remove(filepath.Join(h.at, group))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOTEMPTY) {
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }
