@@ -273,6 +273,7 @@ func (a *agent) look(ctx context.Context) (ok bool) {
 		return false
 	}
 	exempt := a.exemptions(ctx)
+	a.checkExempt(v)
 	ready = exempt && ready
 	ready = a.route(ctx, v) && ready
 	if exempt { // the datapath looks at devices that the routes have come with; otherwise this does nothing

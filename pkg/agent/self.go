@@ -80,6 +80,35 @@ func selfProblem(c *agentconf.Config, v nodes.View, own []netip.Addr) (report.Re
 	return "", nil
 }
 
+// checkExempt reports pods of other nodes that see this node's address instead of a pod's.
+func (a *agent) checkExempt(v nodes.View) {
+	p := masqueraded(a.Config, v)
+	if !p.IsValid() {
+		a.report.Clear("exempt networks")
+		return
+	}
+	a.report.Problem("exempt networks", report.PodsMasqueraded,
+		fmt.Sprintf("podCIDR %s of another node is in no network of clusterCIDRs: its pods see this node's address; add the pods' network of that family there", p))
+}
+
+// masqueraded returns a pod CIDR of another node, of a family that clusterCIDRs has nothing for, to which this node's pods are masqueraded.
+func masqueraded(c *agentconf.Config, v nodes.View) netip.Prefix {
+	if !c.Network.IPMasq {
+		return netip.Prefix{}
+	}
+	exempt := c.Exempt()
+	for _, o := range v.Others {
+		for _, p := range o.PodCIDRs {
+			sameFamily := func(q netip.Prefix) bool { return q.Addr().Is4() == p.Addr().Is4() }
+			if slices.ContainsFunc(v.Self.PodCIDRs, sameFamily) && !slices.ContainsFunc(c.ClusterCIDRs, sameFamily) &&
+				!slices.ContainsFunc(exempt, func(e netip.Prefix) bool { return e.Bits() <= p.Bits() && e.Contains(p.Addr()) }) {
+				return p
+			}
+		}
+	}
+	return netip.Prefix{}
+}
+
 // outside says that there are cluster CIDRs of the family, and that none has the whole of p in it.
 func outside(cluster []netip.Prefix, p netip.Prefix) bool {
 	limited := false

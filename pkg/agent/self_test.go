@@ -63,3 +63,35 @@ func TestSelfProblem(t *testing.T) {
 		t.Errorf("a podCIDR with the node's own address: %s, %v", reason, err)
 	}
 }
+
+// A family for which clusterCIDRs has nothing is masqueraded between nodes. That is a problem only where both nodes have pods of it.
+func TestMasqueraded(t *testing.T) {
+	t.Parallel()
+	dual := nodes.View{UID: "u", Self: routes.Node{PodCIDRs: cidrs("10.244.1.0/24", "fd24:0:0:1::/64")}, Others: []routes.Node{{PodCIDRs: cidrs("10.244.2.0/24", "fd24:0:0:2::/64")}}}
+	single := dual
+	single.Self.PodCIDRs = cidrs("10.244.1.0/24")
+	alone := dual
+	alone.Others = nil
+	for name, tt := range map[string]struct {
+		v            nodes.View
+		cluster, non []netip.Prefix
+		want         string
+		plain        bool
+	}{
+		"both families":              {v: dual, cluster: cidrs("10.244.0.0/16", "fd24::/48")},
+		"IPv4 alone":                 {v: dual, cluster: cidrs("10.244.0.0/16"), want: "fd24:0:0:2::/64"},
+		"IPv6 alone":                 {v: dual, cluster: cidrs("fd24::/48"), want: "10.244.2.0/24"},
+		"none":                       {v: dual, want: "10.244.2.0/24"},
+		"exempt otherwise":           {v: dual, cluster: cidrs("10.244.0.0/16"), non: cidrs("fd00::/8")},
+		"no pods of it on this node": {v: single, cluster: cidrs("10.244.0.0/16")},
+		"no other node":              {v: alone},
+		"no masquerade":              {v: dual, plain: true},
+		"out of clusterCIDRs, which is another problem": {v: dual, cluster: cidrs("10.0.0.0/24", "fd24::/48")},
+	} {
+		c := agentconf.Default()
+		c.ClusterCIDRs, c.NonMasqueradeCIDRs, c.Network.IPMasq = tt.cluster, tt.non, !tt.plain
+		if got := masqueraded(c, tt.v); got.IsValid() != (tt.want != "") || got.IsValid() && got.String() != tt.want {
+			t.Errorf("%s: %s, want %q", name, got, tt.want)
+		}
+	}
+}

@@ -37,6 +37,7 @@ const (
 	PodCIDRChanged    Reason = "PodCIDRChanged"
 	InstallFailed     Reason = "InstallFailed"
 	MasqueradeFailed  Reason = "MasqueradeFailed"
+	PodsMasqueraded   Reason = "PodsMasqueraded"
 	RoutesFailed      Reason = "RoutesFailed"
 	NodesRefused      Reason = "NodesRefused"
 	AnnotationsFailed Reason = "AnnotationsFailed"
@@ -48,8 +49,8 @@ const (
 // Reasons returns all of them.
 func Reasons() []Reason {
 	return []Reason{
-		NoAnswer, PodCIDRMissing, PodCIDRInvalid, PodCIDRConflict, PodCIDRChanged, InstallFailed, MasqueradeFailed, RoutesFailed, NodesRefused,
-		AnnotationsFailed, NetworkFailed, GarbageFailed, IPAMAccessFailed,
+		NoAnswer, PodCIDRMissing, PodCIDRInvalid, PodCIDRConflict, PodCIDRChanged, InstallFailed, MasqueradeFailed, PodsMasqueraded, RoutesFailed,
+		NodesRefused, AnnotationsFailed, NetworkFailed, GarbageFailed, IPAMAccessFailed,
 	}
 }
 
