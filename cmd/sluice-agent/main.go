@@ -25,7 +25,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/agent"
 	"github.com/sluice-cni/sluice/pkg/agent/agentconf"
 	"github.com/sluice-cni/sluice/pkg/agent/kube"
-	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
@@ -101,30 +100,41 @@ server. While that is away, or the agent is, the node stays as it is.`,
 }
 
 func newRemove(f *flags) *cobra.Command {
+	var how agent.RemoveOptions
 	c := &cobra.Command{
 		Use:   "remove",
 		Short: "Take off the node what the agent has put there",
-		Long: `Take off the node what the agent has put there: the network's configuration
-first, then routes and devices, the exemptions from masquerade, the datapath's
-programs, and the plugins.
+		Long: `Take off the node what the agent has put there: the network's configuration,
+routes and devices, the exemptions from masquerade, the node's annotations, the
+datapath's programs, and the plugins.
+
+If the runtime has another network, the agent's goes at once, and its pods are
+detached as they end. Without another network it takes no new pods, and stays
+until its pods are gone: a runtime without a network makes no DEL.
 
 While pods are attached the programs and the plugins stay, because they need
-them, and the exit status is 1. --force removes the plugins too. Without pods,
---force also removes programs that hold a denylist.`,
+them. The exit status is then 1; with --wait the command goes on until they are
+gone. --force does not wait for pods: it removes the network and the plugins.
+Without pods, --force also removes programs that hold a denylist.
+
+The annotations need the API server: --kubeconfig, or a pod's credentials.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			o, err := f.options(c)
 			if err != nil {
 				return err
 			}
-			records, err := attachments.Open(o.Config.Paths.On(attachments.DefaultDir)).List("")
-			if err != nil && !f.force {
-				return fmt.Errorf("count the attached pods: %w; --force goes on", err)
+			if o.Node, err = f.nodeName(); err != nil {
+				return err
 			}
-			return agent.Remove(c.Context(), o, len(records), f.force)
+			if o.Kube, err = kube.Config(f.kubeconfig); err != nil {
+				o.Log.Warn("the node's annotations stay", log.Error(err))
+			}
+			return agent.Remove(c.Context(), o, how)
 		},
 	}
-	c.Flags().BoolVar(&f.force, "force", false, "remove the plugins while pods are attached too")
+	c.Flags().BoolVar(&how.Wait, "wait", false, "go on until no pod is attached")
+	c.Flags().BoolVar(&how.Force, "force", false, "remove the plugins while pods are attached too")
 	return c
 }
 

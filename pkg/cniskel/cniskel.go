@@ -144,6 +144,9 @@ func (r *run) call(p stdio) *types.Error {
 		return bad
 	}
 	r.version = h.CNIVersion
+	if bad := h.refuse(command); bad != nil {
+		return bad
+	}
 	return r.do(command, v, c)
 }
 

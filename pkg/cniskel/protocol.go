@@ -159,6 +159,8 @@ func invalidIfName(command, s string) (why, details string) {
 type header struct {
 	Name       string `json:"name"`
 	CNIVersion string `json:"cniVersion"`
+	// Closed: the network takes no new pods. DEL goes on, for those that it has. The node agent sets it while the node leaves the network.
+	Closed bool `json:"closed"`
 }
 
 func (c *CmdArgs) header() (header, error) {
@@ -176,6 +178,15 @@ func (h header) validate() *types.Error {
 		return &types.Error{Code: cnierr.CodeConfig, Msg: "invalid characters found in network name", Details: h.Name}
 	}
 	return nil
+}
+
+// refuse says that a closed network is not for this command.
+func (h header) refuse(command string) *types.Error {
+	code := map[string]uint{"ADD": cnierr.CodeTryAgain, "STATUS": cnierr.CodeUnavailable}[command]
+	if !h.Closed || code == 0 {
+		return nil
+	}
+	return &types.Error{Code: code, Msg: fmt.Sprintf("network %q takes no new pods: it is being removed from this node", h.Name)}
 }
 
 // minVersionOf has the version of the specification that each later command came with.

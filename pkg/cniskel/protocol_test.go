@@ -40,6 +40,7 @@ func outcomeOf(verb string, args CmdArgs, err *types.Error, stdout string) outco
 			"required env variables [", "invalid characters in containerID", "interface name is too long", "interface name is . or ..",
 			"interface name contains", "missing network name", "invalid characters found in network name", "incompatible CNI versions",
 			"an interface name has no slash", "config version does not allow ", "plugin version does not allow ", "unknown CNI_COMMAND: ",
+			`network "net" takes no new pods`,
 		} {
 			if i := strings.Index(err.Msg, words); i >= 0 {
 				o.Culprit = err.Msg[i:] + "; " + err.Details
@@ -179,6 +180,25 @@ func TestMalformed(t *testing.T) {
 		_, _, err := stdio{getenv: func(v string) string { return env[v] }}.readCall()
 		if want := fmt.Sprintf("invalid %s %q: ", name, value); err == nil || !strings.HasPrefix(err.Msg, want) {
 			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// A closed network refuses new pods, and serves all that the pods need that it has.
+func TestClosed(t *testing.T) {
+	for command, code := range map[string]uint{"ADD": 11, "STATUS": 50, "DEL": 0, "CHECK": 0, "GC": 0} {
+		env := map[string]string{"CNI_COMMAND": command, "CNI_CONTAINERID": "c", "CNI_IFNAME": "eth0", "CNI_NETNS": "/no/such/ns", "CNI_PATH": "/x"}
+		const doc = `{"cniVersion":"1.1.0","name":"net","closed":%t,"cni.dev/valid-attachments":[]}`
+		closed := ofOurs(env, fmt.Sprintf(doc, true))
+		if open := ofOurs(env, fmt.Sprintf(doc, false)); open.Verb != command {
+			t.Errorf("%s, open: %+v", command, open)
+		}
+		if code == 0 {
+			if closed.Verb != command || closed.Code != 0 {
+				t.Errorf("%s: %+v", command, closed)
+			}
+		} else if closed.Code != code || closed.Verb != "" || !strings.Contains(closed.Culprit, `network "net" takes no new pods`) {
+			t.Errorf("%s: %+v", command, closed)
 		}
 	}
 }

@@ -10,6 +10,8 @@ func (o *header) Field(name string) any {
 		return &o.Name
 	case "cniversion":
 		return &o.CNIVersion
+	case "closed":
+		return &o.Closed
 	}
 	return nil
 }

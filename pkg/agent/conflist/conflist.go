@@ -118,6 +118,69 @@ func Build(c agentconf.Network, cidrs []netip.Prefix, mtu int) ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
+// Closed returns a configuration with which the network takes no new pods, and a runtime goes on with the DEL of those that it has. closed is
+// false for content that is none of the network's.
+func Closed(content []byte, network string) (text []byte, closed bool, err error) {
+	var l map[string]any
+	if json.Unmarshal(content, &l) != nil || l["name"] != network {
+		return nil, false, nil
+	}
+	plugins, _ := l["plugins"].([]any)
+	if len(plugins) == 0 {
+		return nil, false, nil
+	}
+	first, ok := plugins[0].(map[string]any)
+	if !ok {
+		return nil, false, nil
+	}
+	first["closed"] = true
+	text, err = json.MarshalIndent(l, "", "  ")
+	return append(text, '\n'), err == nil, err
+}
+
+// ForGC returns the network with every plugin that Build knows, and without addresses: for GC, whatever the configuration of the ADD was.
+func ForGC(network string) (*libcni.NetworkConfigList, error) {
+	l := list{CNIVersion: "1.1.0", Name: network}
+	hostLocal := map[string]any{"type": "host-local"}
+	for _, kind := range []agentconf.Plugin{agentconf.PluginPTP, agentconf.PluginBridge} {
+		l.Plugins = append(l.Plugins, map[string]any{"type": kind, "ipam": hostLocal})
+	}
+	for _, kind := range []string{"portmap", "bandwidth", "firewall"} {
+		l.Plugins = append(l.Plugins, chained{Type: kind})
+	}
+	text, err := json.Marshal(l)
+	if err != nil {
+		return nil, err
+	}
+	return libcni.NetworkConfFromBytes(text)
+}
+
+// Another says that a runtime finds the configuration of another network in dir than the file at path.
+func Another(dir, path string) (bool, error) {
+	files, err := libcni.ConfFiles(dir, []string{".conf", ".conflist", ".json"})
+	if err != nil {
+		return false, err
+	}
+	for _, f := range files {
+		if f == path {
+			continue
+		}
+		if content, err := os.ReadFile(f); err == nil && network(content) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// network says that content is a list of plugins, or one plugin, of a network with a name.
+func network(content []byte) bool {
+	if l, err := libcni.NetworkConfFromBytes(content); err == nil && len(l.Plugins) > 0 {
+		return true
+	}
+	c, err := libcni.NetworkPluginConfFromBytes(content)
+	return err == nil && c.Network.Type != "" && c.Network.Name != ""
+}
+
 // Subnets returns the pod CIDRs that a configuration was made of. Other content has none.
 func Subnets(content []byte) []netip.Prefix {
 	var l struct {

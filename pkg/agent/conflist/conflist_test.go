@@ -178,3 +178,53 @@ func TestOutside(t *testing.T) {
 		t.Errorf("no directory: %v, %v", got, err)
 	}
 }
+
+// A closed network is the same but for one key, and a file of another network is left alone.
+func TestClosed(t *testing.T) {
+	t.Parallel()
+	text, ok, err := Closed([]byte(dual), "sluice")
+	if err != nil || !ok {
+		t.Fatalf("%v, %v", ok, err)
+	}
+	if got, want := strings.Join(strings.Fields(string(text)), ""), `"closed":true`; strings.Count(got, want) != 1 || !strings.Contains(got, `"type":"ptp"`) || !strings.Contains(got, "10.244.1.0/24") {
+		t.Errorf("%s", text)
+	}
+	if again, ok, err := Closed(text, "sluice"); err != nil || !ok || string(again) != string(text) {
+		t.Errorf("again: %s, %v, %v", again, ok, err)
+	}
+	for _, content := range []string{"", "{", `{"name": "sluice"}`, `{"name": "sluice", "plugins": ["ptp"]}`, strings.Replace(dual, `"sluice"`, `"other"`, 1)} {
+		if _, ok, err := Closed([]byte(content), "sluice"); ok || err != nil {
+			t.Errorf("%s: %v, %v", content, ok, err)
+		}
+	}
+}
+
+// Another network is a file that a runtime reads and that names one.
+func TestAnother(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		file, content string
+		want          bool
+	}{
+		"a list":           {"20-a.conflist", dual, true},
+		"one plugin":       {"05-a.conf", `{"cniVersion": "1.0.0", "name": "a", "type": "bridge"}`, true},
+		"the network's":    {"10-sluice.conflist", dual, false},
+		"another file":     {"20-a.conflist.bak", dual, false},
+		"no configuration": {"20-a.conflist", `{"name": "a"}`, false},
+		"half of one":      {"20-a.json", `{"cniVersion": "1.0.0", "na`, false},
+	} {
+		dir := t.TempDir()
+		own := filepath.Join(dir, "10-sluice.conflist")
+		for path, content := range map[string]string{own: dual, filepath.Join(dir, tt.file): tt.content} {
+			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := Another(dir, own); err != nil || got != tt.want {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+	if got, err := Another(filepath.Join(t.TempDir(), "none"), "x"); err != nil || got {
+		t.Errorf("no directory: %v, %v", got, err)
+	}
+}

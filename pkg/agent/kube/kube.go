@@ -161,6 +161,20 @@ func (c *Client) Annotate(ctx context.Context, node string, annotations map[stri
 		Body(patch).Do(ctx).Error()
 }
 
+// Annotations returns those of a node, none if there is no such node. The agent may list nodes, not get one.
+func (c *Client) Annotations(ctx context.Context, node string) (map[string]string, error) {
+	o := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", node).String()}
+	list := &metav1.PartialObjectMetadataList{}
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	err := c.rest.Get().Resource("nodes").VersionedParams(&o, c.params).
+		SetHeader("Accept", "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").Do(ctx).Into(list)
+	if err != nil || len(list.Items) == 0 {
+		return nil, err
+	}
+	return list.Items[0].Annotations, nil
+}
+
 // EventNamespace is where Events about nodes are.
 const EventNamespace = metav1.NamespaceDefault
 

@@ -77,31 +77,22 @@ func TestPrivilegedAgentJoins(t *testing.T) {
 		t.Error("the network went with the agent")
 	}
 
-	// The pod needs the plugins for its DEL.
+	// The pod needs the network and the plugins for its DEL. No other pod starts.
 	out, err := n.remove()
-	if err == nil || !strings.Contains(out, "attached pods need the plugins") || n.read(network) != "" || n.routes() != "" {
+	if err == nil || !strings.Contains(out, "attached pods need the plugins") || n.routes() == "" {
 		t.Errorf("remove with a pod: %v, %s", err, out)
 	}
-	loaded := func() (is bool) {
-		var status struct{ Loaded bool }
-		if err := n.sluice(&status, "status"); err != nil {
-			t.Error(err)
-		}
-		return status.Loaded
+	if err := n.NewPod(n.runtime(), "late").TryAdd(); err == nil || !strings.Contains(err.Error(), "takes no new pods") {
+		t.Errorf("ADD while the node leaves: %v", err)
 	}
 	pod.MustDel()
-	if !loaded() {
+	if !n.loaded() {
 		t.Error("the last DEL has unloaded the datapath: this is no test of remove")
 	}
 	if out, err := n.remove(); err != nil {
 		t.Errorf("remove: %v, %s", err, out)
 	}
-	if loaded() {
-		t.Error("the datapath is left")
-	}
-	if left := n.files(binDir); len(left) > 0 {
-		t.Errorf("plugins left: %v", left)
-	}
+	n.wantRemoved()
 	if got := n.exempt(); len(got) != 1 {
 		t.Errorf("exempt after remove: %v", got)
 	}
