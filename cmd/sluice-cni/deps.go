@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter/choice"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/nodeports"
 	"github.com/sluice-cni/sluice/pkg/sysctlallow"
 	"github.com/sluice-cni/sluice/plugins/main/bridge"
 	"github.com/sluice-cni/sluice/plugins/main/ptp"
@@ -140,6 +141,14 @@ func newPortmap() *cniskel.Plugin {
 		Netfilter: func(a *cniskel.Args) (portmap.Netfilter, error) { return openNetfilter(a) },
 		Resolve:   loader.Resolve,
 		Records:   attachments.Open(attachments.DefaultDir),
+		Conflicts: func(a *cniskel.Args) (nodeconf.Conflicts, error) {
+			o, err := options(a)
+			if err != nil {
+				return "", err
+			}
+			return o.Config.HostPortConflicts, nil
+		},
+		TunnelsFile: nodeports.TunnelsFile,
 	})
 }
 

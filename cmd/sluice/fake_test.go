@@ -28,6 +28,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/nodeports"
 	"github.com/sluice-cni/sluice/pkg/policy"
 	"github.com/sluice-cni/sluice/pkg/verbtimes"
 )
@@ -63,6 +64,7 @@ type fakeNode struct {
 	open       int
 	pools      []pools.Pool
 	podNames   map[attachments.ID][2]string
+	conflicts  []nodeports.Conflict
 	named      int  // times that a name was asked for
 	noCounts   bool // the programs are of a build that does not count connections
 }
@@ -104,6 +106,10 @@ func (n *fakeNode) Places() ([]loader.Place, error) {
 func (n *fakeNode) Choices() (map[string]netfilter.Choice, error) { return n.choices, nil }
 
 func (n *fakeNode) Records() ([]*attachments.Record, error) { return n.records, n.readErr }
+
+func (n *fakeNode) Conflicts([]*attachments.Record) ([]nodeports.Conflict, error) {
+	return n.conflicts, nil
+}
 
 func (n *fakeNode) PodName(id attachments.ID) (namespace, name string) {
 	n.named++

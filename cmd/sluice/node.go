@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/netfilter/choice"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/nodeports"
 	"github.com/sluice-cni/sluice/pkg/verbtimes"
 )
 
@@ -41,6 +42,8 @@ type node interface {
 	Choices() (map[string]netfilter.Choice, error)
 	// Records returns the attachment records of all networks.
 	Records() ([]*attachments.Record, error)
+	// Conflicts returns the hostPorts of records that take what sockets of the node wait for.
+	Conflicts(records []*attachments.Record) ([]nodeports.Conflict, error)
 	// PodName returns the name that the runtime gave to an attachment's pod, or nothing.
 	PodName(id attachments.ID) (namespace, name string)
 	// VerbTimes returns how long the plugins' verbs took since the boot.
@@ -136,6 +139,14 @@ func (realNode) Choices() (map[string]netfilter.Choice, error) { return choice.M
 
 func (realNode) Records() ([]*attachments.Record, error) {
 	return attachments.Open(attachments.DefaultDir).List("")
+}
+
+func (realNode) Conflicts(records []*attachments.Record) ([]nodeports.Conflict, error) {
+	conf, err := nodeconf.Load(nodeconf.DefaultPath)
+	if err != nil || conf.HostPortConflicts == nodeconf.ConflictsAllow {
+		return nil, err
+	}
+	return nodeports.Find(nodeports.Recorded(records))
 }
 
 func (realNode) PodName(id attachments.ID) (namespace, name string) { return podName(cniResults(), id) }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/nodeports"
 )
 
 func TestNotLoaded(t *testing.T) {
@@ -71,6 +73,22 @@ func TestStatusCannotLoad(t *testing.T) {
 	n.decision = fakeStatus() // loaded once, then unloaded
 	if out, _, _ := runTool(t, n, 0, "status"); strings.Contains(out, "probe") || !strings.Contains(out, "Nothing is loaded") {
 		t.Errorf("after an unload:\n%s", out)
+	}
+}
+
+// A hostPort that takes what a socket of the node waits for is on the screen.
+func TestStatusConflicts(t *testing.T) {
+	n := newFakeNode()
+	n.conflicts = []nodeports.Conflict{{
+		Port: nodeports.Port{HostIP: netip.IPv4Unspecified(), Proto: 6, Port: 22}, Socket: netip.MustParseAddrPort("[::]:22"),
+	}}
+	out, errs, status := runTool(t, n, 0, "status")
+	if status != 0 || errs != "" || !strings.Contains(out, "hostPort 0.0.0.0:22/tcp takes what a socket of the node waits for at [::]:22") {
+		t.Errorf("exit status %d, %q\n%s", status, errs, out)
+	}
+	out, _, _ = runTool(t, n, 0, "status", "-o", "json")
+	if !strings.Contains(out, `"host_port_conflicts"`) || !strings.Contains(out, `"socket": "[::]:22"`) {
+		t.Error(out)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/flowevent"
 )
 
 func newStatus(a *app) *cobra.Command {
@@ -77,7 +79,14 @@ func (a *app) status(ctx context.Context, dp reader, records []*attachments.Reco
 	if perr != nil {
 		perr = fmt.Errorf("look for the pins of other mount namespaces: %w", perr)
 	}
-	v.Choices, v.Places, v.missed = newChoiceViews(choices), places, errors.Join(cerr, perr)
+	conflicts, nerr := a.node.Conflicts(records)
+	if nerr != nil {
+		nerr = fmt.Errorf("look for sockets of the node on hostPorts: %w", nerr)
+	}
+	for _, c := range conflicts {
+		v.PortConflicts = append(v.PortConflicts, conflictView{c.HostIP, flowevent.Protocol(c.Proto), c.Port.Port, c.Socket})
+	}
+	v.Choices, v.Places, v.missed = newChoiceViews(choices), places, errors.Join(cerr, perr, nerr)
 	return v, nil
 }
 
@@ -91,7 +100,7 @@ func (a *app) statusScreen(v statusView) error {
 	if v.Loaded {
 		sections = append(sections, a.statusDevices, a.statusMaps, a.statusDrops)
 	}
-	sections = append(sections, a.statusAttachments)
+	sections = append(sections, a.statusConflicts, a.statusAttachments)
 	for _, section := range sections {
 		if err := section(v); err != nil {
 			return err
@@ -220,6 +229,16 @@ func (a *app) statusLocal(l *localView) error {
 		return a.field("local", a.programsText(deviceView{Programs: l.Programs})+" at "+l.Cgroup, a.colours.plain)
 	}
 	return a.field("local", plural(len(l.Programs), "program")+" at "+l.Cgroup+", all attached", a.colours.plain)
+}
+
+// statusConflicts names hostPorts that take what sockets of the node wait for.
+func (a *app) statusConflicts(v statusView) error {
+	var errs []error
+	for _, c := range v.PortConflicts {
+		at := netip.AddrPortFrom(c.HostIP, c.HostPort)
+		errs = append(errs, a.field("conflict", fmt.Sprintf("hostPort %s/%s takes what a socket of the node waits for at %s", at, c.Proto, c.Socket), a.colours.yellow))
+	}
+	return errors.Join(errs...)
 }
 
 func (v deviceView) ok() bool {

@@ -41,6 +41,7 @@ type statusView struct {
 	Attachments     []attachmentView  `json:"attachments"`
 	UnreadableFiles int               `json:"unreadable_records"`
 	NoNetkit        map[string]int    `json:"no_netkit,omitempty"` // attachments that got veths instead of netkit devices, by the reason
+	PortConflicts   []conflictView    `json:"host_port_conflicts,omitempty"`
 
 	missed error // what could not be read beside the datapath
 }
@@ -51,6 +52,14 @@ type configView struct {
 	AntiSpoof bool     `json:"anti_spoof"`
 	AdmitMark string   `json:"admit_mark"`
 	SNATPorts []string `json:"snat_ports"`
+}
+
+// conflictView is a hostPort that takes what a socket of the node waits for.
+type conflictView struct {
+	HostIP   netip.Addr     `json:"host_ip"`
+	Proto    string         `json:"proto"`
+	HostPort uint16         `json:"host_port"`
+	Socket   netip.AddrPort `json:"socket"`
 }
 
 type probeView struct {

@@ -173,6 +173,7 @@ func (a *agent) tasks() []func(context.Context) {
 		a.watcher.Run,
 		a.report.Run,
 		a.watchAddresses,
+		a.watchPorts,
 		func(ctx context.Context) {
 			if err := a.installer.Run(ctx); err != nil {
 				a.Log.Error("watch of the plugins' directory", log.Error(err))
@@ -314,6 +315,7 @@ func (a *agent) exemptions(ctx context.Context) bool {
 
 // route brings the routes up to date. Facts of other nodes that cannot be used are reported, and keep nothing from success.
 func (a *agent) route(ctx context.Context, v nodes.View) bool {
+	a.step("ports of tunnels", report.RoutesFailed, keepTunnels(a.Config)) // before there are devices; routes do not wait for it
 	wanted, err := a.router.Sync(ctx, v.Self, v.Others)
 	a.again = wanted.Again
 	if wanted.Resync {

@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/nodeports"
 )
 
 const (
@@ -177,7 +178,7 @@ func (r *removal) removeRoutes(ctx context.Context) error {
 	if err == nil {
 		err = router.Remove(ctx)
 	}
-	err = errors.Join(err, newExempt(r.Options).Remove(ctx), r.removeAnnotations(ctx))
+	err = errors.Join(err, newExempt(r.Options).Remove(ctx), atomicfile.Remove(r.Config.Paths.On(nodeports.TunnelsFile)), r.removeAnnotations(ctx))
 	r.unrouted = err == nil
 	r.Log.Info("network, routes and devices removed", log.String(log.KeyPath, r.path))
 	return err

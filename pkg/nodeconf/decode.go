@@ -47,6 +47,8 @@ func set(c *Config, key string, raw json.RawMessage) (bool, error) {
 		return true, setMapSizes(c, raw)
 	case "hostPortsPerAttachment":
 		return true, setPerAttachment(&c.HostPortsPerAttachment, raw)
+	case "hostPortConflicts":
+		return true, oneOf(raw, &c.HostPortConflicts, ConflictsAllow, ConflictsWarn, ConflictsRefuse)
 	case "allowedSourcesPerAttachment":
 		return true, setPerAttachment(&c.AllowedSourcesPerAttachment, raw)
 	case "bpffs":

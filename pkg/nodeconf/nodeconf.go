@@ -76,6 +76,16 @@ const (
 	AttachClsact Attach = "clsact"
 )
 
+// Conflicts says what becomes of a hostPort on which a socket of the node waits.
+type Conflicts string
+
+// What ADD does about such a hostPort. It takes the socket's traffic unless it is refused.
+const (
+	ConflictsAllow  Conflicts = "allow"
+	ConflictsWarn   Conflicts = "warn" // and publish it
+	ConflictsRefuse Conflicts = "refuse"
+)
+
 // CgroupAuto and CgroupOff are the values of CgroupRoot that are no path.
 const (
 	CgroupAuto = "auto" // where cgroup v2 is mounted
@@ -139,6 +149,7 @@ type Config struct {
 	HostPortsPerAttachment int
 	// AllowedSourcesPerAttachment is how many networks the allowlists of one attachment's hostPorts may have. Equal lists count once.
 	AllowedSourcesPerAttachment int
+	HostPortConflicts           Conflicts
 	BPFFS                       string
 	CgroupRoot                  string // cgroup v2 directory whose sockets reach hostPorts, or CgroupAuto, or CgroupOff
 	Attach                      Attach
@@ -166,7 +177,8 @@ func (e *Error) Error() string {
 func Default() *Config {
 	return &Config{
 		Backend: BackendAuto, IPTables: VariantAuto, Bandwidth: BandwidthAuto, FastPath: FastPathEstablished, Relearn: DefaultRelearn, AntiSpoof: true, AdmitMark: DefaultAdmitMark,
-		HostPortsPerAttachment: DefaultHostPortsPerAttachment, AllowedSourcesPerAttachment: DefaultAllowedSourcesPerAttachment, BPFFS: DefaultBPFFS, CgroupRoot: CgroupAuto, Attach: AttachAuto,
+		HostPortsPerAttachment: DefaultHostPortsPerAttachment, AllowedSourcesPerAttachment: DefaultAllowedSourcesPerAttachment, HostPortConflicts: ConflictsWarn,
+		BPFFS: DefaultBPFFS, CgroupRoot: CgroupAuto, Attach: AttachAuto,
 	}
 }
 

@@ -60,6 +60,7 @@ func TestParse(t *testing.T) {
 			c.NonMasqueradeCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
 		})},
 		{"allowed sources of an attachment", `{"allowedSourcesPerAttachment": 9}`, with(func(c *Config) { c.AllowedSourcesPerAttachment = 9 })},
+		{"hostPorts on the node's ports", `{"hostPortConflicts": "refuse"}`, with(func(c *Config) { c.HostPortConflicts = ConflictsRefuse })},
 		{"hostPorts of an attachment", `{"hostPortsPerAttachment": 9}`, with(func(c *Config) { c.HostPortsPerAttachment = 9 })},
 		{"sizes", `{"mapSizes": {"conntrack": 1024, "hostPorts": 64}}`, with(func(c *Config) {
 			c.MapSizes = MapSizes{Conntrack: 1024, HostPorts: 64}
@@ -127,6 +128,8 @@ func TestParseRefuses(t *testing.T) {
 		{`{"firewallMark": "lots"}`, "firewallMark", "lots"},
 		{`{"mapSizes": {"flow": 64}}`, "mapSizes", "flow"},
 		{`{"allowedSourcesPerAttachment": 0}`, "allowedSourcesPerAttachment", "want 1 to"},
+		{`{"hostPortConflicts": "deny"}`, "hostPortConflicts", "want one of [allow warn refuse]"},
+		{`{"hostPortConflicts": true}`, "hostPortConflicts", "want"},
 		{`{"hostPortsPerAttachment": 0}`, "hostPortsPerAttachment", "want 1 to"},
 		{`{"hostPortsPerAttachment": -1}`, "hostPortsPerAttachment", "want 1 to"},
 		{`{"hostPortsPerAttachment": 10000000}`, "hostPortsPerAttachment", "want 1 to"},

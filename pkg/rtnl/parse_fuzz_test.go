@@ -69,6 +69,9 @@ func parseAll(t *testing.T, b []byte) {
 	if _, ok := parseSocket(b); ok != (len(b) >= sizeofInetDiagMsg) {
 		t.Errorf("parseSocket: %v of %d bytes", ok, len(b))
 	}
+	if _, ok := parseListener(b); ok && len(b) < sizeofInetDiagMsg {
+		t.Errorf("parseListener took %d bytes", len(b))
+	}
 	_, _ = parseTCStats(b)
 	_, _ = parseRedirect(b)
 	_, _ = parseVLANs(b)

@@ -45,16 +45,11 @@ func SocketsTo(proto uint8, remote netip.AddrPort) ([]Socket, error) {
 	want := netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
 	var out []Socket
 	for _, family := range families {
-		req := vnl.NewNetlinkRequest(sockDiagByFamily, unix.NLM_F_DUMP)
 		body := diagRequest(family, proto)
 		binary.BigEndian.PutUint16(body[10:], remote.Port()) // the kernel filters by it
-		req.AddRawData(body)
-		msgs, err := req.Execute(unix.NETLINK_SOCK_DIAG, sockDiagByFamily)
-		if errors.Is(err, unix.ENOENT) { // no handler: the module is missing
-			return nil, sentinelError{ErrNotSupported, fmt.Errorf("list sockets: %w", err)}
-		}
+		msgs, err := dumpSockets(body)
 		if err != nil {
-			return nil, fmt.Errorf("list sockets: %w", classify(err))
+			return nil, err
 		}
 		for _, m := range msgs {
 			if s, ok := parseSocket(m); ok && s.Remote == want {
@@ -115,4 +110,68 @@ func diagAddr(family uint8, b []byte) netip.Addr {
 		return netip.AddrFrom4([4]byte(b[:4]))
 	}
 	return netip.AddrFrom16([16]byte(b[:16])).Unmap()
+}
+
+// Sockets that wait for anybody: a TCP socket in LISTEN, and a UDP socket in CLOSE, which has no peer.
+const withoutPeer = 1<<7 | 1<<10
+
+const attrV6Only = 11 // INET_DIAG_SKV6ONLY
+
+// Listener is a TCP or UDP socket without a peer.
+type Listener struct {
+	Local  netip.AddrPort
+	V6Only bool // with an unspecified IPv6 address: it gets no IPv4
+	Inode  uint32
+}
+
+// Listeners returns the sockets of the calling thread's network namespace that wait for anybody on a port, 0 for all ports; proto is
+// IPPROTO_TCP or IPPROTO_UDP. ErrNotSupported: the kernel has no sock_diag for them.
+func Listeners(proto uint8, port uint16) ([]Listener, error) {
+	var out []Listener
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		body := diagRequest(family, proto)
+		binary.NativeEndian.PutUint32(body[4:], withoutPeer)
+		binary.BigEndian.PutUint16(body[8:], port) // the kernel filters by it
+		msgs, err := dumpSockets(body)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range msgs {
+			if l, ok := parseListener(m); ok {
+				out = append(out, l)
+			}
+		}
+	}
+	return out, nil
+}
+
+func dumpSockets(body []byte) ([][]byte, error) {
+	req := vnl.NewNetlinkRequest(sockDiagByFamily, unix.NLM_F_DUMP)
+	req.AddRawData(body)
+	msgs, err := req.Execute(unix.NETLINK_SOCK_DIAG, sockDiagByFamily)
+	if errors.Is(err, unix.ENOENT) { // no handler: the module is missing
+		return nil, sentinelError{ErrNotSupported, fmt.Errorf("list sockets: %w", err)}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list sockets: %w", classify(err))
+	}
+	return msgs, nil
+}
+
+func parseListener(m []byte) (Listener, bool) {
+	s, ok := parseSocket(m)
+	if !ok || s.Remote.Port() != 0 {
+		return Listener{}, false
+	}
+	l := Listener{Local: s.Local, Inode: binary.NativeEndian.Uint32(m[sizeofInetDiagMsg-4:])}
+	attrs, err := vnl.ParseRouteAttr(m[sizeofInetDiagMsg:])
+	if err != nil {
+		return Listener{}, false
+	}
+	for _, a := range attrs {
+		if a.Attr.Type == attrV6Only && len(a.Value) > 0 {
+			l.V6Only = a.Value[0] != 0
+		}
+	}
+	return l, true
 }

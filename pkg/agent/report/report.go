@@ -44,13 +44,14 @@ const (
 	NetworkFailed     Reason = "NetworkFailed"
 	GarbageFailed     Reason = "GarbageFailed"
 	IPAMAccessFailed  Reason = "IPAMAccessFailed"
+	HostPortConflict  Reason = "HostPortConflict"
 )
 
 // Reasons returns all of them.
 func Reasons() []Reason {
 	return []Reason{
 		NoAnswer, PodCIDRMissing, PodCIDRInvalid, PodCIDRConflict, PodCIDRChanged, InstallFailed, MasqueradeFailed, PodsMasqueraded, RoutesFailed,
-		NodesRefused, AnnotationsFailed, NetworkFailed, GarbageFailed, IPAMAccessFailed,
+		NodesRefused, AnnotationsFailed, NetworkFailed, GarbageFailed, IPAMAccessFailed, HostPortConflict,
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/version"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
@@ -62,6 +63,10 @@ type Deps struct {
 	// Netfilter returns the node's netfilter side, see backend.Chooser. Nil: eBPF
 	// is the only backend.
 	Netfilter func(a *cniskel.Args) (Netfilter, error)
+	// Conflicts says what the node does about hostPorts on which a socket of its own waits. Nil: it does not look.
+	Conflicts func(a *cniskel.Args) (nodeconf.Conflicts, error)
+	// TunnelsFile is nodeports.TunnelsFile.
+	TunnelsFile string
 }
 
 type plugin struct{ Deps }
@@ -100,6 +105,9 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error)
 	}
 	for _, m := range s.shadowed {
 		a.Log.Warn("a mapping has no effect: an earlier one is for the same port", log.String("mapping", m))
+	}
+	if err := p.checkNode(a, r); err != nil {
+		return nil, err
 	}
 	r.before = p.recordedPorts(r.ref)
 	parts, err := p.assign(ctx, a, r)

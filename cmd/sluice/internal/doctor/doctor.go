@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/nodeports"
 )
 
 // Level says how bad a finding is.
@@ -54,6 +55,9 @@ type Facts struct {
 	Usage    netfilter.Usage
 	RuleSets []netfilter.RuleSet
 	Forwards []netfilter.ForwardChain
+	// Conflicts are hostPorts that take what sockets of the node wait for. Holders are the programs of those sockets, by inode.
+	Conflicts []nodeports.Conflict
+	Holders   map[uint32]string
 	// Firewalld says that firewalld runs.
 	Firewalld bool
 
@@ -80,7 +84,7 @@ func checks() []func(*Facts) []Finding {
 	return []func(*Facts) []Finding{
 		checkBlind, checkProbes, checkNetkit, checkBandwidth, checkSockets,
 		checkOwners, checkMounts, checkDatapath, checkPrograms, checkUplinks, checkMaps, checkOthers, checkQueues,
-		checkTables, checkRules, checkForward, checkFirewalld, checkForwarding, checkGateways, checkReversePath, checkBridgeFilter, checkConntrack,
+		checkTables, checkRules, checkForward, checkFirewalld, checkConflicts, checkForwarding, checkGateways, checkReversePath, checkBridgeFilter, checkConntrack,
 		checkRecords, checkLeftovers,
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
+	"github.com/sluice-cni/sluice/pkg/nodeports"
 )
 
 // healthy is a node with one pod and two uplinks, with which nothing is wrong.
@@ -55,6 +56,14 @@ func healthy() *Facts {
 		},
 		Leftovers: orphans.Report{Known: "everything"},
 	}
+}
+
+// conflictsOf is a hostPort that takes what the socket waits for.
+func conflictsOf(inode uint32) []nodeports.Conflict {
+	return []nodeports.Conflict{{
+		Port:   nodeports.Port{HostIP: netip.IPv4Unspecified(), Proto: 6, Port: 22},
+		Socket: netip.AddrPortFrom(netip.IPv6Unspecified(), 22), Inode: inode,
+	}}
 }
 
 // unseenOf makes up something of the node that has changed since anybody looked.
@@ -177,6 +186,10 @@ func TestChecks(t *testing.T) {
 			forward(netfilter.ForwardChain{Tool: "iptables-nft", V4: true, Chain: "FORWARD"})(f)
 			f.Status.Endpoints[0].Features = []string{"publish", "queue-tx"}
 		}, "forward-policy", Warning, "IPv4", "-I FORWARD"},
+		{"hostPort of a service", func(f *Facts) {
+			f.Conflicts, f.Holders = conflictsOf(7), map[uint32]string{7: "sshd"}
+		}, "hostport-conflict", Warning, "hostPort 0.0.0.0:22/tcp takes what a socket of the node waits for at [::]:22 (sshd)", "another hostPort"},
+		{"hostPort of the kernel", func(f *Facts) { f.Conflicts = conflictsOf(8) }, "hostport-conflict", Warning, "(the kernel,", "another hostPort"},
 		{"firewalld", func(f *Facts) {
 			f.Firewalld = true
 			recorded("portmap", `{"ports":[{"podIP":"10.1.0.2","backend":"ebpf"}]}`)(f)
@@ -265,6 +278,9 @@ func TestNoFalseAlarm(t *testing.T) {
 			f.Status.Endpoints[0].Addrs = f.Status.Endpoints[0].Addrs[:1]
 			f.Sysctls["net/ipv6/conf/all/forwarding"] = "0"
 		},
+		"ports that a runtime keeps": func(f *Facts) {
+			f.Conflicts, f.Holders = conflictsOf(7), map[uint32]string{7: "conmon"}
+		},
 		"firewalld with hostPorts of netfilter": func(f *Facts) {
 			f.Firewalld = true
 			recorded("portmap", `{"ports":[{"podIP":"10.1.0.2","backend":"iptables-nft"}]}`)(f)
@@ -286,7 +302,7 @@ func TestDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, check := range []string{
-		"not-looked-at", "owners", "mounts", "kernel", "bandwidth", "cgroup", "datapath", "programs", "uplinks", "maps", "other-programs", "queues", "netfilter", "forward-policy", "firewalld",
+		"not-looked-at", "owners", "mounts", "kernel", "bandwidth", "cgroup", "datapath", "programs", "uplinks", "maps", "other-programs", "queues", "netfilter", "forward-policy", "firewalld", "hostport-conflict",
 		"forwarding", "gateway", "rp-filter", "br-netfilter", "conntrack", "records", "leftover", "doubtful", "reservation",
 	} {
 		if !strings.Contains(string(raw), "\n### "+check+"\n") {

@@ -33,6 +33,7 @@ func Gather(ctx context.Context) (*Facts, error) {
 	f := &Facts{Config: conf, Links: make(map[int]string), Sysctls: make(map[string]string)}
 	f.datapath(ctx)
 	f.tables(ctx)
+	f.conflicts()
 	f.sysctls()
 	f.devices()
 	return f, nil
