@@ -227,7 +227,7 @@ func TestPodSecurity(t *testing.T) {
 
 // The directories of the node that the container gets, and no others. Paths are those of the node, so that what a plugin is told holds.
 func TestMounts(t *testing.T) {
-	fixed := []string{"/run/netns", "/run/sluice", "/sys/fs/bpf", "/sys/fs/cgroup", "/var/lib/cni", "/var/lib/sluice"}
+	fixed := []string{"/proc/sys/net", "/run/netns", "/run/sluice", "/sys/fs/bpf", "/sys/fs/cgroup", "/var/lib/cni", "/var/lib/sluice"}
 	tests := map[string][]string{
 		"kubeadm":   {"/opt/cni/bin", "/etc/cni/net.d", "/run/containerd", "/etc/sluice"},
 		"k3s":       {"/var/lib/rancher/k3s/data/cni", "/var/lib/rancher/k3s/agent/etc/cni/net.d", "/run/k3s/containerd", "/etc/sluice"},
@@ -251,7 +251,7 @@ func TestMounts(t *testing.T) {
 			t.Errorf("%s: directories of the node (-want +got):\n%s", profile, diff)
 		}
 		for _, m := range spec.Containers[0].VolumeMounts {
-			if path := volumes[m.Name]; path != "" && m.MountPath != path && m.MountPath != "/var"+path {
+			if path := volumes[m.Name]; path != "" && m.MountPath != path && m.MountPath != "/var"+path && m.MountPath != "/run/host"+path {
 				t.Errorf("%s: %s is mounted at %s", profile, path, m.MountPath)
 			}
 		}

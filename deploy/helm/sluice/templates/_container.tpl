@@ -9,6 +9,7 @@ command: [sluice-agent]
 args:
   {{- if eq .Values.mode "remove" }}
   - remove
+  - --wait
   {{- end }}
   - --config
   - /etc/sluice-agent/agent.yaml
@@ -89,6 +90,9 @@ volumeMounts:
   - name: cgroup
     mountPath: {{ .Values.hostPaths.cgroup }}
     readOnly: true
+  # A runtime makes /proc/sys read-only in a container. Plugins write these keys on the node, and what the agent loads depends on them.
+  - name: sysctl
+    mountPath: /run/host/proc/sys/net
   {{- if .Values.observeSecret }}
   - name: observe
     mountPath: /etc/sluice-observe
