@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -81,12 +82,13 @@ source address that the remote sees of a "masquerade" one. A FAST connection
 takes the fast path in both directions.`,
 		Example: `  sluice conntrack list --kind hostport
   sluice conntrack list --container 3f1c --proto tcp --sort bytes --limit 10
+  sluice conntrack list --pod shop/cart-0
   sluice conntrack list --remote 192.0.2.7 -o json`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			views := []flowView{}
 			return a.withDatapath(c.Context(), func(dp datapath) error {
-				views, err := f.collect(c.Context(), dp, a.owners())
+				views, err := f.collect(c.Context(), dp, a.ownersFor(f.pod))
 				if err != nil {
 					return err
 				}
@@ -105,7 +107,7 @@ takes the fast path in both directions.`,
 func (f *flowFilter) selectFlags(a *app, c *cobra.Command) {
 	f.flags(a, c)
 	flags := c.Flags()
-	flags.StringVar(&f.pod, "pod", "", "only connections of this pod `address`")
+	flags.StringVar(&f.pod, "pod", "", "only connections of this `pod`: an address, NAMESPACE/NAME, or the beginning of a container ID")
 	must(c.RegisterFlagCompletionFunc("pod", a.completeAddresses))
 	flags.StringVar(&f.remote, "remote", "", "only connections with this remote `address`")
 	for _, choice := range []struct {
@@ -127,7 +129,7 @@ func (f *flowFilter) empty() bool { return *f == flowFilter{sort: f.sort} }
 
 // matcher returns what decides whether a flow is selected, and how it is shown.
 func (f *flowFilter) matcher(o owners) (func(loader.Flow) (flowView, bool), error) {
-	pod, err := optionalAddr("--pod", f.pod)
+	isPod, err := f.podMatcher(o)
 	if err != nil {
 		return nil, err
 	}
@@ -137,8 +139,29 @@ func (f *flowFilter) matcher(o owners) (func(loader.Flow) (flowView, bool), erro
 	}
 	return func(flow loader.Flow) (flowView, bool) {
 		v := flowViewOf(flow, o)
-		return v, f.matches(v) && (!pod.IsValid() || flow.Pod.Addr() == pod) && (!remote.IsValid() || flow.Remote.Addr() == remote)
+		return v, f.matches(v) && isPod(flow) && (!remote.IsValid() || flow.Remote.Addr() == remote)
 	}, nil
+}
+
+// podMatcher returns what decides whether a flow is of the pod in --pod. A name that no pod has is a mistake.
+func (f *flowFilter) podMatcher(o owners) (func(loader.Flow) bool, error) {
+	if f.pod == "" {
+		return func(loader.Flow) bool { return true }, nil
+	}
+	if ip, err := netip.ParseAddr(f.pod); err == nil {
+		if ip.Zone() != "" {
+			return nil, errZone("--pod", f.pod)
+		}
+		return func(flow loader.Flow) bool { return flow.Pod.Addr() == ip.Unmap() }, nil
+	}
+	named := make(map[uint64]bool)
+	for owner := range o {
+		named[owner] = o.view(owner).isCalled(f.pod)
+	}
+	if !slices.Contains(slices.Collect(maps.Values(named)), true) {
+		return nil, fmt.Errorf("--pod %q: neither an address nor a pod of this node; \"sluice top\" shows their names", f.pod)
+	}
+	return func(flow loader.Flow) bool { return named[flow.Owner] }, nil
 }
 
 // collect walks the flows and returns those selected, sorted.

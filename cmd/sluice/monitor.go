@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -75,7 +74,7 @@ as far as they had been translated. With -o json each line is an object, with th
 first 128 bytes of the frame. One monitor runs at a time.`,
 		Example: `  sluice monitor
   sluice monitor --pod 10.1.0.5 --reason spoofed-ip
-  sluice monitor --pod 3f1c -o json`,
+  sluice monitor --pod shop/cart-0 -o json`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withDatapath(c.Context(), func(dp datapath) error { return a.monitor(c, dp, f) },
@@ -88,7 +87,7 @@ first 128 bytes of the frame. One monitor runs at a time.`,
 		},
 	}
 	flags := c.Flags()
-	flags.StringVar(&f.pod, "pod", "", "only packets of this `pod`: an address, or the beginning of a container ID")
+	flags.StringVar(&f.pod, "pod", "", "only packets of this `pod`: an address, NAMESPACE/NAME, or the beginning of a container ID")
 	flags.StringVar(&f.device, "device", "", "only packets dropped on this `device`")
 	flags.UintVar(&f.limit, "limit", 0, "end after `n` packets")
 	must(c.RegisterFlagCompletionFunc("pod", a.completePods(0)))
@@ -103,7 +102,7 @@ func (a *app) monitor(c *cobra.Command, dp datapath, f monitorFilter) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	owners, shown, missed := a.owners(), uint(0), map[uint64]time.Time{}
+	owners, shown, missed := a.ownersFor(f.pod), uint(0), map[uint64]time.Time{}
 	enc := json.NewEncoder(a.out)
 	for e, err := range dp.Events(c.Context()) {
 		if err != nil {
@@ -116,7 +115,7 @@ func (a *app) monitor(c *cobra.Command, dp datapath, f monitorFilter) error {
 			continue
 		}
 		if _, ok := owners[e.Owner]; !ok && e.Owner != 0 && time.Since(missed[e.Owner]) >= ownersAnew {
-			owners, missed[e.Owner] = a.owners(), time.Now() // a pod that came later, or one that no record names
+			owners, missed[e.Owner] = a.ownersFor(f.pod), time.Now() // a pod that came later, or one that no record names
 		}
 		v := dropEventViewOf(e, owners)
 		if !f.matches(v) {
@@ -170,7 +169,7 @@ func (f monitorFilter) matchesPod(v dropEventView) bool {
 	if ip, err := netip.ParseAddr(f.pod); err == nil {
 		return slices.Contains([]netip.Addr{v.Source.Addr(), v.Dest.Addr()}, ip.Unmap())
 	}
-	return v.Owner != nil && v.Owner.known() && strings.HasPrefix(v.Owner.ContainerID, f.pod)
+	return v.Owner != nil && v.Owner.isCalled(f.pod)
 }
 
 func (v dropEventView) text(a *app) string {

@@ -86,7 +86,7 @@ func newNATList(a *app) *cobra.Command {
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.withDatapath(c.Context(), func(dp datapath) error {
-				views, err := f.collectWhere(c.Context(), dp, a.owners(), translated)
+				views, err := f.collectWhere(c.Context(), dp, a.ownersFor(f.pod), translated)
 				if err != nil {
 					return err
 				}
@@ -144,7 +144,7 @@ type flusher func(dp datapath, ctx context.Context, match func(loader.Flow) bool
 // flush lets do have the flows that f selects.
 func (a *app) flush(ctx context.Context, f *flowFilter, where func(flowView) bool, do flusher, what string) error {
 	return a.withDatapath(ctx, func(dp datapath) error {
-		match, err := f.matcher(a.owners())
+		match, err := f.matcher(a.ownersFor(f.pod))
 		if err != nil {
 			return err
 		}

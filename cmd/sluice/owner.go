@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
@@ -42,6 +43,20 @@ func (o ownerView) podText(wide bool) string {
 	return o.Namespace + "/" + o.Pod + " " + o.IfName
 }
 
+// isCalled reports whether text names the pod as the commands print it: "namespace/pod", with the interface if that is not the usual one,
+// network/ID/interface with the beginning of the container ID, or that alone.
+func (o ownerView) isCalled(text string) bool {
+	if text == "" || !o.known() {
+		return false
+	}
+	if o.Pod != "" && (text == o.Namespace+"/"+o.Pod || text == o.Namespace+"/"+o.Pod+" "+o.IfName) || strings.HasPrefix(o.ContainerID, text) {
+		return true
+	}
+	rest, ok := strings.CutPrefix(text, o.Network+"/")
+	id, whole := strings.CutSuffix(rest, "/"+o.IfName)
+	return ok && whole && id != "" && strings.HasPrefix(o.ContainerID, id)
+}
+
 // owners finds the attachment behind an owner number.
 type owners map[uint64]attachment
 
@@ -60,6 +75,15 @@ func (a *app) owners() owners {
 		fmt.Fprintf(quiet{a, a.err}, "sluice: some attachment records cannot be read: %v\n", err)
 	}
 	return ownersOf(records)
+}
+
+// ownersFor is owners, with the names of pods if text, a flag, may be one.
+func (a *app) ownersFor(text string) owners {
+	all := a.owners()
+	if _, err := netip.ParseAddr(text); text != "" && err != nil {
+		(&podNames{node: a.node}).name(all)
+	}
+	return all
 }
 
 func ownersOf(records []*attachments.Record) owners {

@@ -127,7 +127,7 @@ func TestErrors(t *testing.T) {
 		{"extra argument", newFakeNode(), "status now", "takes no arguments"},
 		{"flag", newFakeNode(), "flows --frob", "unknown flag"},
 		{"proto", newFakeNode(), "flows --proto sctpx", "must be tcp, udp, sctp, icmp or icmp6"},
-		{"pod", newFakeNode(), "flows --pod nonsense", `--pod "nonsense": not an IP address`},
+		{"pod", newFakeNode(), "flows --pod nonsense", `--pod "nonsense": neither an address nor a pod of this node`},
 		{"no directory", newFakeNode(), "install", "needs a directory"},
 		{"no plugin of that name", newFakeNode(), "install a bridge nonsense", `"nonsense" is not a plugin`},
 		{"cannot open", broken, "status", "permission denied"},
@@ -171,13 +171,18 @@ func TestFlowFilters(t *testing.T) {
 		{"--kind masquerade", []string{"[2001:db8:ffff::7]:443"}},
 		{"--state unreplied", []string{"198.51.100.9:40000"}},
 		{"--pod 10.1.0.2", []string{"198.51.100.7:51234"}},
+		{"--pod shop/web-0", []string{"198.51.100.7:51234", "[2001:db8:ffff::7]:443"}},
+		{"--pod 3f1c", []string{"198.51.100.7:51234", "[2001:db8:ffff::7]:443"}},
+		{"--pod dbnet/3f1c/eth0", []string{"198.51.100.7:51234", "[2001:db8:ffff::7]:443"}},
 		{"--remote 2001:db8:ffff::7", []string{"[2001:db8:ffff::7]:443"}},
 		{"--network dbnet --container 3f1c", []string{"198.51.100.7:51234", "[2001:db8:ffff::7]:443"}},
 		{"--network nowhere", nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.args, func(t *testing.T) {
-			out, errs, status := runTool(t, newFakeNode(), 0, append([]string{"conntrack", "list", "-o", "json"}, strings.Fields(tt.args)...)...)
+			n := newFakeNode()
+			n.podNames = map[attachments.ID][2]string{webRef: {"shop", "web-0"}}
+			out, errs, status := runTool(t, n, 0, append([]string{"conntrack", "list", "-o", "json"}, strings.Fields(tt.args)...)...)
 			if status != 0 {
 				t.Fatal(errs)
 			}
@@ -195,6 +200,23 @@ func TestFlowFilters(t *testing.T) {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
+	}
+}
+
+// A pod is found by what the commands print, and by nothing that is almost that.
+func TestPodIsCalled(t *testing.T) {
+	o := ownerView{Network: "dbnet", ContainerID: "3f1c9a7be0d2ff", IfName: "net1", Namespace: "shop", Pod: "web-0"}
+	for text, want := range map[string]bool{
+		o.text(false): true, o.text(true): true, o.podText(false): true, "shop/web-0": true, "3f1c": true, "3f1c9a7be0d2ff": true,
+		"": false, "shop/web": false, "web-0": false, "shop/": false, "f1c": false, "dbnet//net1": false, "dbnet/3f1c": false, "dbnet/3f1c/eth0": false, "other/3f1c/net1": false,
+	} {
+		if o.isCalled(text) != want {
+			t.Errorf("%q: want %t", text, want)
+		}
+	}
+	o.Namespace, o.Pod = "", ""
+	if o.isCalled("/") || (ownerView{}).isCalled("") {
+		t.Error("an attachment without a name is called by none")
 	}
 }
 
@@ -438,5 +460,17 @@ func TestUnloadOfAPart(t *testing.T) {
 		if status != 0 || !strings.Contains(out, "Nothing is loaded") || n.cleared != tt.want {
 			t.Errorf("%s with records %t: cleared %d times, want %d; %d, %s%s", tt.args, tt.records, n.cleared, tt.want, status, out, errs)
 		}
+	}
+}
+
+// In the agent's container no file can be made. The error says what to do instead.
+func TestSysdumpReadOnly(t *testing.T) {
+	t.Chdir("/proc")
+	_, errs, status := runTool(t, newFakeNode(), 0, "sysdump")
+	if status != 1 || !strings.Contains(errs, "sluice sysdump - > sluice-") {
+		t.Errorf("exit status %d, %q", status, errs)
+	}
+	if _, errs, _ := runTool(t, newFakeNode(), 0, "sysdump", "/proc/none.tar.gz"); strings.Contains(errs, "sysdump -") {
+		t.Errorf("with a file of the operator's: %q", errs)
 	}
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -32,14 +33,16 @@ func newSysdump(a *app) *cobra.Command {
 output of the other commands of this tool, configuration, records, devices,
 addresses, routes, programs, netfilter rules, sysctls, the kernel log and the
 plugins' log. The default FILE is in the working directory, and its name has the
-host name and the time. "-" is standard output.
+host name and the time. "-" is standard output, for the agent's container, whose
+file system is read-only.
 
 Only root can read the file (mode 0600). The archive notes commands that are
 missing on the node. Its README lists what is left out.
 
 ` + sysdump.Omitted,
 		Example: `  sluice sysdump
-  sluice sysdump /tmp/node7.tar.gz`,
+  sluice sysdump /tmp/node7.tar.gz
+  kubectl -n kube-system exec POD -- sluice sysdump - > node7.tar.gz`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return fmt.Errorf("%s takes one file: %s", c.CommandPath(), strings.Join(args, " "))
@@ -61,15 +64,21 @@ missing on the node. Its README lists what is left out.
 				_, err := sysdump.Write(c.Context(), quiet{a, a.out}, dir, at, a.parts())
 				return err
 			}
-			return a.sysdump(c.Context(), file, dir, at)
+			err = a.sysdump(c.Context(), file, dir, at)
+			if len(args) == 0 && errors.Is(err, errNoFile) {
+				return fmt.Errorf("%w; name another FILE, or have it on standard output, as from a container: sluice sysdump - > %s", err, file)
+			}
+			return err
 		},
 	}
 }
 
+var errNoFile = errors.New("the archive cannot be made")
+
 func (a *app) sysdump(ctx context.Context, file, dir string, at time.Time) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errNoFile, err)
 	}
 	parts := a.parts()
 	missing, err := sysdump.Write(ctx, f, dir, at, parts)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/trace"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
 // statusError is an error that ends the tool with a status of its own.
@@ -57,8 +58,8 @@ func newTrace(a *app) *cobra.Command {
 programs, routing, sysctls, neighbours and netfilter chains. The last line says
 where the packet goes, or where it is dropped and what to do.
 
-FROM and TO are pods (an address, the beginning of a container ID, or
-network/ID/interface), "node", or an address outside. Nothing is sent: a copy of
+FROM and TO are pods (an address, NAMESPACE/NAME, the beginning of a container
+ID, or network/ID/interface), "node", or an address outside. Nothing is sent: a copy of
 the programs runs with a copy of the maps, and the kernel's tables are asked. The
 node does not change. Rules of netfilter and programs of others cannot be asked.
 They are named, and the last line says "if".
@@ -69,6 +70,7 @@ sends none itself, and adds no rule.
 
 Exit status: 0 delivered or sent, 1 dropped, 2 the packet cannot be followed.`,
 		Example: `  sluice trace 3f1c 192.0.2.7 --port 443
+  sluice trace shop/cart-0 kube-system/coredns-5dd5 --protocol udp --port 53
   sluice trace 198.51.100.9 node --port 8080 --via eth0
   sluice trace 10.1.0.2 fd00:1::3 --protocol icmp -o json`,
 		Args: func(c *cobra.Command, args []string) error {
@@ -124,6 +126,11 @@ func (a *app) trace(ctx context.Context, q trace.Question, wait time.Duration) e
 			fmt.Fprintf(quiet{a, a.err}, "sluice: some attachment records cannot be read: %s\n", visible(err.Error()))
 		}
 		q.Records = records
+		q.Named = func(id attachments.ID, text string) bool {
+			o := ownerView{Network: id.Network, ContainerID: id.ContainerID, IfName: id.IfName}
+			o.Namespace, o.Pod = a.node.PodName(id)
+			return o.isCalled(text)
+		}
 		r, err := trace.Trace(ctx, dp, q)
 		if err != nil {
 			return a.whatToDo(err)

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -23,6 +22,7 @@ import (
 
 // node is what a trace knows of the node.
 type node struct {
+	named     func(id attachments.ID, text string) bool
 	dp        Datapath
 	status    *loader.Status
 	hostPorts []hostport.Entry
@@ -35,9 +35,9 @@ type node struct {
 	policies  []loader.PolicyStatus
 }
 
-func look(ctx context.Context, dp Datapath, records []*attachments.Record) (*node, error) {
-	n := &node{dp: dp, records: make(map[uint64]*attachments.Record, len(records))}
-	for _, r := range records {
+func look(ctx context.Context, dp Datapath, q Question) (*node, error) {
+	n := &node{dp: dp, named: q.Named, records: make(map[uint64]*attachments.Record, len(q.Records))}
+	for _, r := range q.Records {
 		n.records[r.Owner()] = r
 	}
 	var err error
@@ -139,6 +139,9 @@ func version(six bool) string {
 	return "4"
 }
 
+// usualInterface is what runtimes call a pod's first interface.
+const usualInterface = "eth0"
+
 // find finds one end. An address may be a pod's or the node's.
 func (n *node) find(which, text string) (end, error) {
 	if text == nodeWord {
@@ -160,13 +163,16 @@ func (n *node) find(which, text string) (end, error) {
 	var found []*loader.EndpointStatus
 	for i := range n.status.Endpoints {
 		ep := &n.status.Endpoints[i]
-		if r := n.records[ep.Owner]; r != nil && text != "" && (strings.HasPrefix(r.ContainerID, text) || n.name(ep.Owner) == text) {
+		if r := n.records[ep.Owner]; r != nil && n.named(r.ID, text) {
 			found = append(found, ep)
 		}
 	}
+	if usual := slices.DeleteFunc(slices.Clone(found), func(ep *loader.EndpointStatus) bool { return n.records[ep.Owner].IfName != usualInterface }); len(found) > 1 && len(usual) == 1 {
+		found = usual // the name of a pod with several interfaces
+	}
 	switch {
 	case len(found) == 0:
-		return end{}, usage("%s %q: no pod of the datapath has an ID that begins so, nor is it an address or %q; \"sluice endpoints\" lists the pods", which, text, nodeWord)
+		return end{}, usage("%s %q: no pod of the datapath has that name, or an ID that begins so, nor is it an address or %q; \"sluice top\" and \"sluice endpoints\" list the pods", which, text, nodeWord)
 	case len(found) > 1:
 		return end{}, usage("%s %q: %d devices match; give one's network/ID/interface, or its address", which, text, len(found))
 	}

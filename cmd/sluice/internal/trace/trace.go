@@ -129,6 +129,8 @@ type Datapath interface {
 
 // Question is the packet that is asked about.
 type Question struct {
+	// Named reports whether a pod is called so, as the commands print it.
+	Named          func(id attachments.ID, text string) bool
 	From, To       string // pod, "node", or an address
 	Proto          uint8
 	Port, FromPort uint16
@@ -147,7 +149,7 @@ func usage(format string, a ...any) error { return UsageError{fmt.Sprintf(format
 
 // Trace answers q. It acts on the network namespace of the calling thread.
 func Trace(ctx context.Context, dp Datapath, q Question) (r *Result, err error) {
-	n, err := look(ctx, dp, q.Records)
+	n, err := look(ctx, dp, q)
 	if err != nil {
 		return nil, err
 	}
