@@ -40,6 +40,7 @@ func (InProcess) Probe(context.Context) ([]loadapi.ProbeResult, error) {
 		{loadapi.SkNetns, askSkNetns},
 		{loadapi.Netkit, askNetkit},
 		{loadapi.Batch, askBatch},
+		{loadapi.Serial, askSerial},
 	} {
 		a := loadapi.ProbeResult{Name: q.name}
 		var no loadapi.UnsupportedError

@@ -46,6 +46,7 @@ const (
 	SkNetns       = "namespace of a packet's socket"
 	Netkit        = "netkit"
 	Batch         = "batch map operations"
+	Serial        = "one packet at a time on a CPU"
 )
 
 // ProbeResult is what the kernel says to a question: yes, or what is set of the other two.
@@ -102,6 +103,10 @@ func ConntrackPlaces(entries uint32, cpus int) uint32 {
 	}
 	return entries - kept
 }
+
+// PendingPlaces is how many unassured connections may be in use so that the kernel evicts none, in a table of that many entries on a
+// machine of that many CPUs: each may have two entries.
+func PendingPlaces(entries uint32, cpus int) uint32 { return ConntrackPlaces(entries, cpus) / 2 }
 
 // LoadResult is what came of a LoadRequest.
 type LoadResult struct {

@@ -119,6 +119,8 @@ oldest that Sluice supports comes first.
 - A cell is the number of tests and subtests that passed, ` + "`-`" + ` that the package runs elsewhere.
 - The first kernel runs all but the tests of the last table, and the newest leaves out those of the table before it.
   Those between load all programs, walk all test packets through them, and run a test of each other kind. 6.12, the first with tcx, also runs all tests of the loader and of real traffic.
+- A real-time kernel (` + "`PREEMPT_RT`" + `) of 6.18 or later runs the programs only if it was built with ` + "`CONFIG_PREEMPT_RT_NEEDS_BH_LOCK`" + `: else a packet
+  interrupts another one on its CPU, whose memory it would change. On such a node netfilter does the work, and ` + "`sluice doctor`" + ` says why.
 - [kernel-testing.md](kernel-testing.md) says how to run one kernel, or get a shell in it.
 
 `

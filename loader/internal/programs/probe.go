@@ -36,6 +36,7 @@ const (
 	ProbeSkNetns      = loadapi.SkNetns
 	ProbeNetkit       = loadapi.Netkit
 	probeBatch        = loadapi.Batch
+	probeSerial       = loadapi.Serial
 	ProbeJIT          = "JIT"
 	probeLockdown     = "lockdown"
 	probeLoad         = "program load"
@@ -181,6 +182,7 @@ func (sets Sets) questions(ctx context.Context) ([]question, error) {
 		{probeLRU, noDatapath, true, kernel(probeLRU)},
 		{ProbeRedirectPeer, noDatapath, true, kernel(ProbeRedirectPeer)},
 		{probeRedirectNbr, noDatapath, true, kernel(probeRedirectNbr)},
+		{probeSerial, noDatapath, true, kernel(probeSerial)},
 		{ProbeTCX, "programs hang on clsact filters", false, kernel(ProbeTCX)},
 		{probeClsact, "programs hang on tcx links; an ADD takes two RCU grace periods longer", false, kernel(probeClsact)},
 		{ProbeFQ, "bandwidth limits use tbf", false, askFQ},

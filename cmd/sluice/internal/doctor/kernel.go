@@ -29,6 +29,8 @@ func probeAdvice(name string) string {
 		return "modprobe -a sch_ingress cls_bpf"
 	case "JIT":
 		return "sysctl -w net.core.bpf_jit_enable=1"
+	case "one packet at a time on a CPU":
+		return "use a kernel without PREEMPT_RT, or one with CONFIG_PREEMPT_RT_NEEDS_BH_LOCK"
 	case "lockdown":
 		return "boot with lockdown=integrity or none, or set \"backend\" to \"nftables\" or \"iptables\" in " + nodeconf.DefaultPath
 	}
