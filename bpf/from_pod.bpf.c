@@ -79,7 +79,7 @@ static __always_inline enum sl_drop_reason track(struct __sk_buff *skb, const st
 		if (!sl_hp_answers(p->tuple.proto) && refused)
 			return SL_DROP_CT_SHARE;
 		s->entry.policy = ep->policy;
-		ct = ct_begin(&p->tuple, &s->entry);
+		ct = ct_begin(&p->tuple, s);
 		if (!ct)
 			return SL_DROP_NONE; /* no entry: the packet takes the slow path */
 	}

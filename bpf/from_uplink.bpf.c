@@ -126,7 +126,7 @@ static __always_inline enum sl_drop_reason create_hostport(struct __sk_buff *skb
 			return SL_DROP_NO_CLIENT_PORT;
 		m->key->remote_port = s->key.remote_port;
 	}
-	m->ct = ct_begin(m->key, &s->entry);
+	m->ct = ct_begin(m->key, s);
 	return m->ct ? SL_DROP_NONE : SL_DROP_CT_TABLE;
 }
 
@@ -149,7 +149,7 @@ static __always_inline void create_inbound(const struct sl_pkt *p, struct sl_ct_
 	*m->key = p->tuple;
 	ct_init(&s->entry, m->ep->owner, 0, now);
 	sl_ct_opening(ct_kind(p->tuple.proto, 0)); /* counts it */
-	m->ct = ct_begin(m->key, &s->entry);
+	m->ct = ct_begin(m->key, s);
 }
 
 /*

@@ -42,7 +42,7 @@ static __always_inline bool confirm_pod_to_pod(struct __sk_buff *skb, const stru
 		if (!s)
 			return false;
 		ct_init(&s->entry, ep->owner, out->flags & SL_CT_POD_OPENED ? 0 : SL_CT_POD_OPENED, now);
-		in = ct_begin(&p->tuple, &s->entry);
+		in = ct_begin(&p->tuple, s);
 		if (!in)
 			return false;
 	}
@@ -113,7 +113,7 @@ __noinline int sl_adopt_in(struct __sk_buff *skb, __u32 slow)
 		if (!s)
 			return 0;
 		ct_init(&s->entry, ep->owner, 0, now);
-		ct = ct_begin(&p->tuple, &s->entry);
+		ct = ct_begin(&p->tuple, s);
 		if (!ct)
 			return 0;
 	}

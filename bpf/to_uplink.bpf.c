@@ -77,7 +77,7 @@ static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_slo
 	if (reason)
 		return drop(skb, reason, ep->ifindex);
 	s->entry.out_ifindex = skb->ifindex;
-	ct = begins ? ct_begin(&p->tuple, &s->entry) : ct_insert(&p->tuple, &s->entry);
+	ct = begins ? ct_begin(&p->tuple, s) : ct_insert(&p->tuple, &s->entry);
 	if (!ct)
 		return drop(skb, SL_DROP_CT_TABLE, ep->ifindex);
 	if (!(ct->flags & SL_CT_TX_SEEN_FIRST)) {

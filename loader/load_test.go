@@ -246,15 +246,20 @@ func TestPrivilegedUpgradeMakesPlaces(t *testing.T) {
 	if use, err := conntrack.New(ct).Use(conntrack.Now()); use.Entries != 1 || err != nil {
 		t.Errorf("%+v after the upgrade, %v", use, err)
 	}
+	unassured, err := d.tree.Pinned(pintree.MapConntrackUnassured)
+	e.ok(err)
 	id, ok := d.tree.Paths.Committed()
 	if !ok {
 		t.Fatal("no programs are committed")
 	}
 	cpus, err := bpfsys.PossibleCPUs()
 	e.ok(err)
-	got := binary.NativeEndian.Uint32(constantIn(t, d.tree.Paths.BuildDir(id), hook.FromPod(), objects.LoadFromPod, "cfg_ct_places"))
-	if want := loadapi.ConntrackPlaces(4096, cpus); got != want {
-		t.Errorf("the programs share out %d places of 4096 entries, want %d", got, want)
+	for name, want := range map[string]uint32{
+		"cfg_ct_places": loadapi.ConntrackPlaces(4096, cpus), "cfg_ct_pending": loadapi.PendingPlaces(unassured.MaxEntries(), cpus),
+	} {
+		if got := binary.NativeEndian.Uint32(constantIn(t, d.tree.Paths.BuildDir(id), hook.FromPod(), objects.LoadFromPod, name)); got != want {
+			t.Errorf("%s is %d, want %d", name, got, want)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@
 package tests
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -116,7 +117,8 @@ func (o *programSet) load(tb testing.TB, spec *ebpf.CollectionSpec, opts loadOpt
 		o.share(tb, name, m)
 	}
 	if v := spec.Variables["cfg_ct_places"]; v != nil && o.maps["sl_ct_places"] != nil {
-		if err := v.Set(o.maps["sl_ct_places"].MaxEntries()); err != nil {
+		n := o.maps["sl_ct_places"].MaxEntries() / 3 // for connections that wait for an answer; the rest is for assured ones
+		if err := errors.Join(v.Set(2*n), spec.Variables["cfg_ct_pending"].Set(n)); err != nil {
 			tb.Fatal(err)
 		}
 	}

@@ -16,7 +16,12 @@ import (
 var volumeFlag = flag.Int("volume", 12_000, "connections of each attacker in the tests of shares")
 
 // Sizes of the tables in the tests of shares. An attacker opens several times as many connections.
-var shareSizes = map[string]uint32{"sl_ct": 8192, "sl_ct_unassured": 2048, "sl_ct_places": 8192 - 3*128, "sl_ep_stats": 64}
+var shareSizes = map[string]uint32{
+	"sl_ct": 8192, "sl_ct_unassured": 2048, "sl_ct_places": assuredPlaces + pendingPlaces, "sl_ep_stats": 64,
+}
+
+// The places in each of the two tables. A connection that waits for an answer has one, also if it has a reverse entry.
+const assuredPlaces, pendingPlaces = 8192 - 3*128, (2048 - 3*128) / 2
 
 // crowdSize is how many TCP connections of others there are; a tenth of them are UDP flows besides.
 const crowdSize = 1000
@@ -25,6 +30,7 @@ const crowdSize = 1000
 func newShareFixture(t *testing.T, vars map[string]uint32) *fixture {
 	t.Helper()
 	fx := &fixture{kept: new([]uint32), node: newNode(t)}
+	vars["cfg_ct_places"], vars["cfg_ct_pending"] = assuredPlaces, pendingPlaces
 	fx.programSet = mustLoad(t, loadOptions{vars: vars, seams: true, sizes: shareSizes})
 	fx.cut = fx.cutting(t)
 	fx.modes = modes[:1]
@@ -45,6 +51,9 @@ func shareKey(p *pod, proto int, flags uint32) []byte {
 	}
 	if proto != tcp {
 		kind |= 2
+	}
+	if flags&heldPending != 0 {
+		kind |= 4
 	}
 	return binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, p.owner), kind)
 }
@@ -242,8 +251,8 @@ func TestPrivilegedShareGreedyPod(t *testing.T) {
 					t.Errorf("%d drops counted, want %d", got, refused)
 				}
 				held := w.held(podA, p.proto, flowPodOpened)
-				w.tb.Logf("the greedy pod holds %d of %d places", held, shareSizes["sl_ct_places"])
-				room := int64(shareSizes["sl_ct_places"]) / 4
+				w.tb.Logf("the greedy pod holds %d of %d places", held, assuredPlaces)
+				room := int64(assuredPlaces) / 4
 				if p.proto == tcp {
 					room = 3*room - 3*crowdSize/2
 				} else {
@@ -287,7 +296,7 @@ func TestPrivilegedShareTurnover(t *testing.T) {
 			j.sends("FA")
 			w.later(20 * time.Millisecond) // 10 s later its place is free
 		}
-		if got, places := w.held(podA, tcp, flowPodOpened), int64(shareSizes["sl_ct_places"]); got > places {
+		if got, places := w.held(podA, tcp, flowPodOpened), int64(assuredPlaces); got > places {
 			t.Errorf("holds %d places of %d", got, places)
 		}
 	})

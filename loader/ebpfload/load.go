@@ -258,8 +258,10 @@ func size(spec *ebpf.CollectionSpec, maps shared) error {
 	if err != nil {
 		return err
 	}
+	assured := min(places.MaxEntries(), loadapi.ConntrackPlaces(ct.MaxEntries(), cpus))
 	return errors.Join(
-		spec.Variables[objects.FromPodVarCfgCtPlaces].Set(min(places.MaxEntries(), loadapi.ConntrackPlaces(ct.MaxEntries(), cpus))),
+		spec.Variables[objects.FromPodVarCfgCtPlaces].Set(assured),
+		spec.Variables[objects.FromPodVarCfgCtPending].Set(min(places.MaxEntries()-assured, loadapi.PendingPlaces(unassured.MaxEntries(), cpus))),
 		spec.Variables[objects.FromPodVarCfgCtTurnover].Set(unassured.MaxEntries()/turnover),
 	)
 }

@@ -67,7 +67,9 @@ volatile const __u32 cfg_nf_ext_offset = 0;
 volatile const __u32 cfg_nf_status_offset = 0;
 /* Netfilter accepts TCP packets outside of the window that it knows (nf_conntrack_tcp_be_liberal). */
 volatile const __u32 cfg_tcp_liberal = 1;
-/* Places in sl_ct_places that connections may take (conntrack/conntrack_share.h). */
+/* Places in sl_ct_places that assured connections may take (conntrack/conntrack_share.h). */
 volatile const __u32 cfg_ct_places = 65536;
+/* Places behind those, for unassured connections; 0: they need none. */
+volatile const __u32 cfg_ct_pending = 0;
 /* Connections that open in a minute without an entry of sl_ct_unassured being evicted, for certain. */
 volatile const __u32 cfg_ct_turnover = 4096;

@@ -12,8 +12,9 @@
  *
  * Flags and times are written without atomics from every CPU: two CPUs may lose each other's bit. The
  * worst outcome is a connection that gets on the fast path one packet later, or that keeps a longer
- * timeout. No translation depends on it: the fields that say how to translate are written once,
- * before the entry is visible to the other hooks. (An atomic or needs kernel 5.12.)
+ * timeout. The fields that say how to translate are written once, before the entry is visible to the
+ * other hooks, or written back as they were read. docs/design/conntrack.md says what may happen in
+ * between. (An atomic or needs kernel 5.12.)
  */
 
 /*
@@ -46,14 +47,18 @@ static __always_inline struct sl_ct_entry *ct_insert(const struct sl_tuple *key,
 	return bpf_map_lookup_elem(&sl_ct_unassured, key);
 }
 
-/* ct_insert() for the entry of a connection that begins. */
-static __always_inline struct sl_ct_entry *ct_begin(const struct sl_tuple *key, const struct sl_ct_entry *ct)
+/* ct_insert() for s->entry, of a connection that begins. */
+static __always_inline struct sl_ct_entry *ct_begin(const struct sl_tuple *key, struct sl_ct_scratch *s)
 {
-	__u32 what = ct->flags & SL_CT_POD_OPENED ? SL_CT_COUNT_POD : SL_CT_COUNT_CLIENT;
-	struct sl_ct_entry *made = ct_insert(key, ct);
+	__u32 flags = s->entry.flags;
+	struct sl_ct_entry *made;
 
+	s->claim = *key;
+	if (!sl_ct_claim(ct_kind(key->proto, flags) | SL_CT_KIND_PENDING))
+		return NULL;
+	made = ct_insert(key, &s->entry);
 	if (made)
-		sl_ct_count(what);
+		sl_ct_count(flags & SL_CT_POD_OPENED ? SL_CT_COUNT_POD : SL_CT_COUNT_CLIENT);
 	return made;
 }
 

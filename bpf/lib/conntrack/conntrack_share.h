@@ -3,16 +3,22 @@
 #include "conntrack_table.h"
 
 /*
- * Shares of the table of assured connections (docs/adr/0025-conntrack-shares.md).
+ * Shares of the tables of connections (docs/adr/0025-conntrack-shares.md).
  *
  * An entry gets into sl_ct only with a place. A place belongs to the attachment of its entry, and is
  * free again when the entry has gone or has expired: the next search that comes by takes it. So the
  * counts of places per attachment need no clock and no daemon. If all places that a connection may take
  * are in use, the attachment with the most of them gives one up. If that is the attachment itself, the
  * connection stays unassured.
+ *
+ * Connections that begin take places in sl_ct_unassured in the same way. There the attachment with the
+ * most gives one up even if that is the attachment itself: of a flood the oldest connections go.
  */
 
-/* Places in sl_ct. The last quarter is for all protocols but TCP. */
+/*
+ * The first cfg_ct_places are in sl_ct: three quarters for TCP, one for all else. The cfg_ct_pending behind
+ * them are in sl_ct_unassured, one for an entry and its reverse entry.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 65536);
@@ -41,6 +47,8 @@ struct {
 
 /* Places that one connection may take. With 85 % in use, all 32 are taken once in 180. */
 #define SL_CT_TRIES 32
+/* As many for one that begins. Among 8 is the holder of half of all places, but for once in 256. */
+#define SL_CT_TRIES_PENDING 8
 #define SL_CT_NO_PLACE 0xffffffffU
 /* How long an attachment that was refused gets no place, and opens no connection: a search costs microseconds. */
 #define SL_CT_REFUSAL NSEC_PER_SEC
@@ -67,15 +75,21 @@ static __always_inline void ct_place_hash(struct sl_ct_search *q, const struct s
 	q->step = (__u32)(h >> 32) | 1;
 }
 
-/* Does the entry ct, under key, keep its place? A reverse entry does as long as its entry is live. */
-static __always_inline bool ct_keeps_place(const struct sl_tuple *key, const struct sl_ct_entry *ct, __u64 now)
+/* The entry under q->key in the table that the kind has its places in. */
+static __always_inline struct sl_ct_entry *ct_of_place(const struct sl_ct_search *q)
 {
-	const struct sl_ct_entry *entry;
+	if (q->mine.kind & SL_CT_KIND_PENDING)
+		return bpf_map_lookup_elem(&sl_ct_unassured, &q->key);
+	return bpf_map_lookup_elem(&sl_ct, &q->key);
+}
 
+/* Does the entry ct, under q->key, keep its place? A reverse entry does as long as its entry is live. */
+static __always_inline bool ct_keeps_place(const struct sl_ct_search *q, const struct sl_ct_entry *ct)
+{
 	if (!(ct->flags & SL_CT_REVERSE))
-		return ct_is_live(key, ct, now);
-	entry = bpf_map_lookup_elem(&sl_ct, &ct->other);
-	return entry && ct_is_live(&ct->other, entry, now) && tuple_equal(&entry->other, key);
+		return ct_is_live(&q->key, ct, q->now);
+	ct = bpf_map_lookup_elem(&sl_ct, &ct->other);
+	return ct && ct_is_live(&q->key, ct, q->now) && tuple_equal(&ct->other, &q->key);
 }
 
 /*
@@ -114,8 +128,8 @@ static __always_inline bool ct_take_place(struct sl_ct_scratch *s, struct sl_ct_
  * Goes on to the next place of the search, and takes it if it is free. Returns 1 if the
  * claimed entry has a place now, else 0.
  * A function of its own: the verifier follows it once, and not once for each try.
- * in: ct_scratch()->claim, ->search.mine, .hash, .step, .first, .count, .most, .victim
- * out: ->search.hash, .index, .key, .theirs, .change, .most, .victim
+ * in: ct_scratch()->claim, ->search.mine, .hash, .step, .first, .count, .most, .victim, .oldest
+ * out: ->search.hash, .index, .key, .theirs, .change, .most, .victim, .oldest
  */
 __noinline int sl_ct_try_place(void)
 {
@@ -124,6 +138,7 @@ __noinline int sl_ct_try_place(void)
 	struct sl_ct_place *place;
 	struct sl_ct_entry *ct;
 	struct sl_ct_share *share;
+	bool replaced;
 
 	if (!s)
 		return 0;
@@ -137,22 +152,34 @@ __noinline int sl_ct_try_place(void)
 	q->theirs.owner = place->owner;
 	q->theirs.kind = place->kind;
 	q->key = place->key;
-	if (q->key.proto) {
-		/* The place of an entry that was replaced. */
-		if (q->theirs.owner == q->mine.owner && q->theirs.kind == q->mine.kind &&
-		    tuple_equal(&q->key, &s->claim))
-			return 1;
-		ct = bpf_map_lookup_elem(&sl_ct, &q->key);
-		if (ct && ct_keeps_place(&q->key, ct, q->now)) {
+	/* The place of an entry that was replaced: perhaps one of another attachment. */
+	replaced = tuple_equal(&q->key, &s->claim);
+	if (replaced && q->theirs.owner == q->mine.owner && q->theirs.kind == q->mine.kind)
+		return 1;
+	if (q->key.proto && !replaced) {
+		ct = ct_of_place(q);
+		q->seen = ct ? ct->last_seen : 0;
+		if (ct && ct_keeps_place(q, ct)) {
 			share = bpf_map_lookup_elem(&sl_ct_shares, &q->theirs);
-			if (share && share->held > q->most) {
+			if (share && (share->held > q->most || (share->held == q->most && q->seen < q->oldest))) {
 				q->most = share->held;
 				q->victim = q->index;
+				q->oldest = q->seen;
 			}
 			return 0;
 		}
 	}
 	return ct_take_place(s, place);
+}
+
+/* Deletes an unassured entry, and the other half of its connection. */
+static __always_inline void ct_evict_pending(const struct sl_tuple *key, const struct sl_ct_entry *ct)
+{
+	struct sl_ct_entry *partner = bpf_map_lookup_elem(&sl_ct_unassured, &ct->other);
+
+	if (partner && tuple_equal(&partner->other, key))
+		bpf_map_delete_elem(&sl_ct_unassured, &ct->other);
+	bpf_map_delete_elem(&sl_ct_unassured, key);
 }
 
 /* Deletes the connection at the place q->victim, and takes the place. */
@@ -168,8 +195,10 @@ static __always_inline int ct_evict_place(struct sl_ct_scratch *s)
 	q->theirs.owner = place->owner;
 	q->theirs.kind = place->kind;
 	q->key = place->key;
-	ct = bpf_map_lookup_elem(&sl_ct, &q->key);
-	if (ct) {
+	ct = ct_of_place(q);
+	if (ct && (q->mine.kind & SL_CT_KIND_PENDING)) {
+		ct_evict_pending(&q->key, ct);
+	} else if (ct) {
 		partner = bpf_map_lookup_elem(&sl_ct, &ct->other);
 		if (partner && tuple_equal(&partner->other, &q->key))
 			bpf_map_delete_elem(&sl_ct, &ct->other);
@@ -194,6 +223,8 @@ __noinline int sl_ct_claim(__u32 kind)
 
 	if (!s)
 		return 0;
+	if (!cfg_ct_pending && (kind & SL_CT_KIND_PENDING)) /* the map is from an older build */
+		return 1;
 	q = &s->search;
 	q->now = clock_now();
 	q->mine.owner = s->entry.owner;
@@ -211,19 +242,28 @@ __noinline int sl_ct_claim(__u32 kind)
 		return 0;
 	q->most = mine->held;
 	q->victim = SL_CT_NO_PLACE;
+	q->oldest = 0;
 	q->first = 0;
 	q->count = cfg_ct_places - cfg_ct_places / 4;
-	if (kind & SL_CT_KIND_OTHER) {
+	if (kind & SL_CT_KIND_PENDING) {
+		q->most--; /* what this attachment has counts too */
+		q->first = cfg_ct_places;
+		q->count = cfg_ct_pending;
+	} else if (kind & SL_CT_KIND_OTHER) {
 		q->first = q->count;
 		q->count = cfg_ct_places / 4;
 	}
 	ct_place_hash(q, &s->claim);
 	for (i = 0; i < SL_CT_TRIES; i++) {
+		if ((kind & SL_CT_KIND_PENDING) && i == SL_CT_TRIES_PENDING)
+			break;
 		if (sl_ct_try_place())
 			return 1;
 	}
 	if (q->victim != SL_CT_NO_PLACE)
 		return ct_evict_place(s);
+	if (kind & SL_CT_KIND_PENDING)
+		return 0;
 	mine = bpf_map_lookup_elem(&sl_ct_shares, &q->mine);
 	if (mine)
 		mine->refused_until = q->now + SL_CT_REFUSAL;

@@ -82,19 +82,20 @@ enum sl_ct_count {
 #define SL_CT_COUNTS_SIZE 16
 _Static_assert(SL_CT_COUNT_MAX <= SL_CT_COUNTS_SIZE, "sl_ct_counts has an entry for every count");
 
-/* Who opens the connections of a kind, and how they are proven. Each kind of an attachment has a share of its own. */
+/* Who opens the connections of a kind, how they are proven, and whether they are. Each kind of an attachment has a share of its own. */
 enum sl_ct_kind {
 	SL_CT_KIND_POD_OPENED = 1 << 0, /* else a client opened it */
 	SL_CT_KIND_OTHER = 1 << 1,	/* not TCP */
+	SL_CT_KIND_PENDING = 1 << 2,	/* not assured: its entry is in sl_ct_unassured */
 };
 
-/* A place in sl_ct. Its holder is the attachment that had it last; it is free if the entry has gone. */
+/* A place in sl_ct or sl_ct_unassured. Its holder is the attachment that had it last; it is free if the entry has gone. */
 struct sl_ct_place {
 	struct bpf_spin_lock lock; /* for a change of the holder; a reader compares change before and after */
 	__u16 change;		   /* counts the holders */
 	__u16 kind;		   /* enum sl_ct_kind */
 	__u64 owner;		   /* as sl_endpoint.owner */
-	struct sl_tuple key;	   /* of the entry in sl_ct; proto 0: never held */
+	struct sl_tuple key;	   /* of the entry; proto 0: never held */
 };
 _Static_assert(sizeof(struct sl_ct_place) == 56, "sl_ct_place is a map value: no hidden padding");
 
@@ -124,6 +125,8 @@ struct sl_ct_search {
 	struct sl_ct_share fresh;
 	struct sl_tuple key; /* of the entry at that place */
 	__s64 most;	     /* the most that a holder has */
+	__u64 seen;	     /* last packet of the entry at the place that is looked at */
+	__u64 oldest;	     /* ... at the place victim */
 	__u64 now;
 	__u32 hash;
 	__u32 step;

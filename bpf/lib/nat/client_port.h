@@ -31,7 +31,7 @@ static __always_inline bool client_port_opening(__u64 now)
 	__u32 zero = 0;
 	__u64 *last = bpf_map_lookup_elem(&sl_last_cport, &zero);
 
-	return last && *last && now - *last < SL_TIMEOUT_TCP_OPENING;
+	return last && *last && now < *last + SL_TIMEOUT_TCP_OPENING;
 }
 
 /*

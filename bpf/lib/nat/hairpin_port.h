@@ -123,7 +123,7 @@ static __always_inline struct sl_ct_entry *hairpin_insert(struct __sk_buff *skb,
 	*reason = SL_DROP_SNAT_PORTS;
 	if (!sl_hpin_find(skb, preferred))
 		return NULL;
-	ct = ct_begin(&s->key, &s->entry);
+	ct = ct_begin(&s->key, s);
 	*reason = ct ? SL_DROP_NONE : SL_DROP_CT_TABLE;
 	return ct;
 }

@@ -68,7 +68,7 @@ static __always_inline __must_check enum sl_drop_reason policy_pass(struct __sk_
 		return SL_DROP_CT_TABLE;
 	ct_init(&s->entry, owner, pod_opens ? SL_CT_POD_OPENED : 0, now);
 	s->entry.policy = id;
-	*entry = ct_begin(&p->tuple, &s->entry);
+	*entry = ct_begin(&p->tuple, s);
 	return *entry ? SL_DROP_NONE : SL_DROP_CT_TABLE;
 }
 

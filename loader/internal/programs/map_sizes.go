@@ -73,12 +73,13 @@ func mapSizes(size nodeconf.MapSizes) (map[string]uint32, error) {
 func sizesFor(size nodeconf.MapSizes, memory uint64, cpus int) map[string]uint32 {
 	byMemory := defaultConntrack(memory)
 	conntrack := cmp.Or(size.Conntrack, byMemory)
+	unassured := cmp.Or(size.ConntrackUnassured, byMemory/AssuredPerNew)
 	endpoints := cmp.Or(size.Endpoints, min(max(byMemory/entriesPerAddress, minEndpoints), MaxEndpoints))
 	devices := cmp.Or(size.Endpoints, max(min(endpoints/2, uint32(countersBytes/(counterBytes*cpus))), minCounters))
 	sizes := map[string]uint32{
 		pintree.MapConntrack:          conntrack,
-		pintree.MapConntrackPlaces:    loadapi.ConntrackPlaces(conntrack, cpus),
-		pintree.MapConntrackUnassured: cmp.Or(size.ConntrackUnassured, byMemory/AssuredPerNew),
+		pintree.MapConntrackPlaces:    loadapi.ConntrackPlaces(conntrack, cpus) + loadapi.PendingPlaces(unassured, cpus),
+		pintree.MapConntrackUnassured: unassured,
 		pintree.MapEndpoints:          endpoints,
 		pintree.MapPodnsDevices:       cmp.Or(size.Endpoints, endpoints/2),
 		pintree.MapPodMACs:            max(endpoints/4, 1),

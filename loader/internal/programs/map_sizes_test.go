@@ -34,20 +34,20 @@ func TestMapSizes(t *testing.T) {
 		want   map[string]uint32
 	}{
 		{"small node", nodeconf.MapSizes{}, small, map[string]uint32{
-			pintree.MapConntrack: 16384, pintree.MapConntrackPlaces: 16384 - 5*128, pintree.MapConntrackUnassured: 4096,
+			pintree.MapConntrack: 16384, pintree.MapConntrackPlaces: 16384 - 5*128 + (4096-5*128)/2, pintree.MapConntrackUnassured: 4096,
 			pintree.MapEndpoints: 8192, pintree.MapPodnsDevices: 4096, pintree.MapPodMACs: 2048, pintree.MapParentPods: 2048, pintree.MapEpStats: 4096, pintree.MapPodDevices: 4096, pintree.MapEDTLimits: 1365, pintree.MapEDTCIDRs: 21840, pintree.MapPolicies: 128,
 		}},
 		{"large node", nodeconf.MapSizes{}, large, map[string]uint32{
-			pintree.MapConntrack: 98304, pintree.MapConntrackPlaces: 98304 - 5*128, pintree.MapConntrackUnassured: 24576,
+			pintree.MapConntrack: 98304, pintree.MapConntrackPlaces: 98304 - 5*128 + (24576-5*128)/2, pintree.MapConntrackUnassured: 24576,
 			pintree.MapEndpoints: 12288, pintree.MapPodnsDevices: 6144, pintree.MapPodMACs: 3072, pintree.MapParentPods: 3072, pintree.MapEpStats: 6144, pintree.MapPodDevices: 6144, pintree.MapEDTLimits: 2048, pintree.MapEDTCIDRs: 32768, pintree.MapPolicies: 192,
 		}},
 		{"all set", nodeconf.MapSizes{Conntrack: 4096, ConntrackUnassured: 5, Endpoints: 65536, HostPorts: 7}, small, map[string]uint32{
-			pintree.MapConntrack: 4096, pintree.MapConntrackPlaces: 4096 - 5*128, pintree.MapConntrackUnassured: 5,
+			pintree.MapConntrack: 4096, pintree.MapConntrackPlaces: 4096 - 5*128 + 1, pintree.MapConntrackUnassured: 5,
 			pintree.MapEndpoints: 65536, pintree.MapPodnsDevices: 65536, pintree.MapPodMACs: 16384, pintree.MapParentPods: 16384, pintree.MapEpStats: 65536, pintree.MapPodDevices: 65536, pintree.MapEDTLimits: 10922, pintree.MapEDTCIDRs: 174752, pintree.MapPolicies: 1024,
 			pintree.MapHostPorts: 7,
 		}},
 		{"fewer entries than CPUs keep", nodeconf.MapSizes{Conntrack: 600}, large, map[string]uint32{
-			pintree.MapConntrack: 600, pintree.MapConntrackPlaces: 300, pintree.MapConntrackUnassured: 24576,
+			pintree.MapConntrack: 600, pintree.MapConntrackPlaces: 300 + (24576-5*128)/2, pintree.MapConntrackUnassured: 24576,
 			pintree.MapEndpoints: 12288, pintree.MapPodnsDevices: 6144, pintree.MapPodMACs: 3072, pintree.MapParentPods: 3072, pintree.MapEpStats: 6144, pintree.MapPodDevices: 6144, pintree.MapEDTLimits: 2048, pintree.MapEDTCIDRs: 32768, pintree.MapPolicies: 192,
 		}},
 	} {

@@ -37,6 +37,7 @@ const (
 	EdtVarCfgCbCookie2      = "cfg_cb_cookie2"
 	EdtVarCfgClients        = "cfg_clients"
 	EdtVarCfgCoarseClock    = "cfg_coarse_clock"
+	EdtVarCfgCtPending      = "cfg_ct_pending"
 	EdtVarCfgCtPlaces       = "cfg_ct_places"
 	EdtVarCfgCtTurnover     = "cfg_ct_turnover"
 	EdtVarCfgFastPath       = "cfg_fast_path"
@@ -132,6 +133,7 @@ type EdtVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
@@ -217,6 +219,7 @@ type EdtVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.Variable `ebpf:"cfg_fast_path"`

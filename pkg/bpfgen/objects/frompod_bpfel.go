@@ -57,6 +57,7 @@ const (
 	FromPodVarCfgCbCookie2      = "cfg_cb_cookie2"
 	FromPodVarCfgClients        = "cfg_clients"
 	FromPodVarCfgCoarseClock    = "cfg_coarse_clock"
+	FromPodVarCfgCtPending      = "cfg_ct_pending"
 	FromPodVarCfgCtPlaces       = "cfg_ct_places"
 	FromPodVarCfgCtTurnover     = "cfg_ct_turnover"
 	FromPodVarCfgFastPath       = "cfg_fast_path"
@@ -172,6 +173,7 @@ type FromPodVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
@@ -297,6 +299,7 @@ type FromPodVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.Variable `ebpf:"cfg_fast_path"`

@@ -54,6 +54,7 @@ const (
 	FromUplinkVarCfgCbCookie2      = "cfg_cb_cookie2"
 	FromUplinkVarCfgClients        = "cfg_clients"
 	FromUplinkVarCfgCoarseClock    = "cfg_coarse_clock"
+	FromUplinkVarCfgCtPending      = "cfg_ct_pending"
 	FromUplinkVarCfgCtPlaces       = "cfg_ct_places"
 	FromUplinkVarCfgCtTurnover     = "cfg_ct_turnover"
 	FromUplinkVarCfgFastPath       = "cfg_fast_path"
@@ -166,6 +167,7 @@ type FromUplinkVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
@@ -285,6 +287,7 @@ type FromUplinkVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.Variable `ebpf:"cfg_fast_path"`

@@ -34,6 +34,7 @@ const (
 	MACCheckVarCfgCbCookie2      = "cfg_cb_cookie2"
 	MACCheckVarCfgClients        = "cfg_clients"
 	MACCheckVarCfgCoarseClock    = "cfg_coarse_clock"
+	MACCheckVarCfgCtPending      = "cfg_ct_pending"
 	MACCheckVarCfgCtPlaces       = "cfg_ct_places"
 	MACCheckVarCfgCtTurnover     = "cfg_ct_turnover"
 	MACCheckVarCfgFastPath       = "cfg_fast_path"
@@ -126,6 +127,7 @@ type MACCheckVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
@@ -205,6 +207,7 @@ type MACCheckVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.Variable `ebpf:"cfg_fast_path"`

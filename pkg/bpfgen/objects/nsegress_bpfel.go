@@ -47,6 +47,7 @@ const (
 	NsEgressVarCfgCbCookie2      = "cfg_cb_cookie2"
 	NsEgressVarCfgClients        = "cfg_clients"
 	NsEgressVarCfgCoarseClock    = "cfg_coarse_clock"
+	NsEgressVarCfgCtPending      = "cfg_ct_pending"
 	NsEgressVarCfgCtPlaces       = "cfg_ct_places"
 	NsEgressVarCfgCtTurnover     = "cfg_ct_turnover"
 	NsEgressVarCfgFastPath       = "cfg_fast_path"
@@ -152,6 +153,7 @@ type NsEgressVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
@@ -257,6 +259,7 @@ type NsEgressVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.Variable `ebpf:"cfg_fast_path"`

@@ -47,6 +47,7 @@ const (
 	NsIngressVarCfgCbCookie2      = "cfg_cb_cookie2"
 	NsIngressVarCfgClients        = "cfg_clients"
 	NsIngressVarCfgCoarseClock    = "cfg_coarse_clock"
+	NsIngressVarCfgCtPending      = "cfg_ct_pending"
 	NsIngressVarCfgCtPlaces       = "cfg_ct_places"
 	NsIngressVarCfgCtTurnover     = "cfg_ct_turnover"
 	NsIngressVarCfgFastPath       = "cfg_fast_path"
@@ -152,6 +153,7 @@ type NsIngressVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
@@ -257,6 +259,7 @@ type NsIngressVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.Variable `ebpf:"cfg_fast_path"`

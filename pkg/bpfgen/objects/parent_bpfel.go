@@ -49,6 +49,7 @@ const (
 	ParentVarCfgCbCookie2      = "cfg_cb_cookie2"
 	ParentVarCfgClients        = "cfg_clients"
 	ParentVarCfgCoarseClock    = "cfg_coarse_clock"
+	ParentVarCfgCtPending      = "cfg_ct_pending"
 	ParentVarCfgCtPlaces       = "cfg_ct_places"
 	ParentVarCfgCtTurnover     = "cfg_ct_turnover"
 	ParentVarCfgFastPath       = "cfg_fast_path"
@@ -156,6 +157,7 @@ type ParentVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
@@ -265,6 +267,7 @@ type ParentVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.Variable `ebpf:"cfg_fast_path"`

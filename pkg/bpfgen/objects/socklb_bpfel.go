@@ -42,6 +42,7 @@ const (
 	SockLBVarCfgCbCookie2      = "cfg_cb_cookie2"
 	SockLBVarCfgClients        = "cfg_clients"
 	SockLBVarCfgCoarseClock    = "cfg_coarse_clock"
+	SockLBVarCfgCtPending      = "cfg_ct_pending"
 	SockLBVarCfgCtPlaces       = "cfg_ct_places"
 	SockLBVarCfgCtTurnover     = "cfg_ct_turnover"
 	SockLBVarCfgFastPath       = "cfg_fast_path"
@@ -142,6 +143,7 @@ type SockLBVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
@@ -221,6 +223,7 @@ type SockLBVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.Variable `ebpf:"cfg_fast_path"`

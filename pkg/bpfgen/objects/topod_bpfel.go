@@ -54,6 +54,7 @@ const (
 	ToPodVarCfgCbCookie2      = "cfg_cb_cookie2"
 	ToPodVarCfgClients        = "cfg_clients"
 	ToPodVarCfgCoarseClock    = "cfg_coarse_clock"
+	ToPodVarCfgCtPending      = "cfg_ct_pending"
 	ToPodVarCfgCtPlaces       = "cfg_ct_places"
 	ToPodVarCfgCtTurnover     = "cfg_ct_turnover"
 	ToPodVarCfgFastPath       = "cfg_fast_path"
@@ -166,6 +167,7 @@ type ToPodVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
@@ -285,6 +287,7 @@ type ToPodVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.Variable `ebpf:"cfg_fast_path"`

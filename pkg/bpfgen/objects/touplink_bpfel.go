@@ -49,6 +49,7 @@ const (
 	ToUplinkVarCfgCbCookie2      = "cfg_cb_cookie2"
 	ToUplinkVarCfgClients        = "cfg_clients"
 	ToUplinkVarCfgCoarseClock    = "cfg_coarse_clock"
+	ToUplinkVarCfgCtPending      = "cfg_ct_pending"
 	ToUplinkVarCfgCtPlaces       = "cfg_ct_places"
 	ToUplinkVarCfgCtTurnover     = "cfg_ct_turnover"
 	ToUplinkVarCfgFastPath       = "cfg_fast_path"
@@ -156,6 +157,7 @@ type ToUplinkVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
@@ -265,6 +267,7 @@ type ToUplinkVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.Variable `ebpf:"cfg_fast_path"`

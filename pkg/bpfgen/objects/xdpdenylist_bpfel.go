@@ -29,6 +29,7 @@ const (
 	XDPDenylistVarCfgCbCookie2      = "cfg_cb_cookie2"
 	XDPDenylistVarCfgClients        = "cfg_clients"
 	XDPDenylistVarCfgCoarseClock    = "cfg_coarse_clock"
+	XDPDenylistVarCfgCtPending      = "cfg_ct_pending"
 	XDPDenylistVarCfgCtPlaces       = "cfg_ct_places"
 	XDPDenylistVarCfgCtTurnover     = "cfg_ct_turnover"
 	XDPDenylistVarCfgFastPath       = "cfg_fast_path"
@@ -116,6 +117,7 @@ type XDPDenylistVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.VariableSpec `ebpf:"cfg_fast_path"`
@@ -185,6 +187,7 @@ type XDPDenylistVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`
 	CfgFastPath       *ebpf.Variable `ebpf:"cfg_fast_path"`
