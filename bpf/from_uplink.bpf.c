@@ -11,6 +11,7 @@
 #include "lib/denylist/denylist.h"
 #include "lib/fastpath/again.h"
 #include "lib/fastpath/fastpath.h"
+#include "lib/fastpath/source_route.h"
 #include "lib/hostport/hostport_cache.h"
 #include "lib/nat/addr_forwarded.h"
 #include "lib/nat/client_port.h"
@@ -115,9 +116,9 @@ static __always_inline enum sl_drop_reason create_hostport(struct __sk_buff *skb
 	if (!hostport_admits(&slot->hp, p->tuple.remote))
 		return SL_DROP_SOURCE;
 	s->entry.hostport_generation = slot->hp.generation;
-	fast_confirm_now(&s->entry, skb->ifindex);
-	sl_ct_opening(ct_kind(p->tuple.proto, 0)); /* counts it. Refused or not: the mapping makes the entry again */
 	s->claim = *m->key;
+	fast_confirm_now(skb, &s->entry, m->ep->route_ifindex);
+	sl_ct_opening(ct_kind(p->tuple.proto, 0)); /* counts it. Refused or not: the mapping makes the entry again */
 	if (!clash)
 		sl_hp_learn(p->tuple.proto);
 	if (clash) {

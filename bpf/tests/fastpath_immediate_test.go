@@ -90,7 +90,7 @@ func TestPrivilegedFastPathImmediateOtherWay(t *testing.T) {
 	hostPortCases(t, fx, func(w *walk, family, proto int) {
 		w.rerouted(netip.PrefixFrom(client(family), pick(family, 32, 128)), upl1, family, func() {
 			j := w.toHostPort(family, proto, podA)
-			j.inFast("S")
+			j.in("S") // the stack says whether the source can be true
 			j.up = upl1
 			j.out("SA")
 			j.outFast("PA")
@@ -98,5 +98,29 @@ func TestPrivilegedFastPathImmediateOtherWay(t *testing.T) {
 			j.inFast("PA")
 		})
 		w.later(routeHold + time.Millisecond)
+	})
+}
+
+// What cannot be the source of a packet from the wire is left to the stack, which drops martians and asks rp_filter: addresses of the node,
+// its gateways and its pods, multicast and none, and clients behind another uplink.
+func TestPrivilegedFastPathImmediateSource(t *testing.T) {
+	fx := newFixture(t, map[string]uint32{"cfg_fast_path": fastDirect})
+	hostPortCases(t, fx, func(w *walk, family, proto int) {
+		for _, source := range []netip.Addr{
+			upl0.addr(family), upl1.addr(family), podA.gateway(family), podA.addr(family), podB.addr(family),
+			pick(family, ip("224.0.0.5"), ip("ff02::5")), pick(family, ip("255.255.255.255"), ip("ff0e::1")), pick(family, ip("127.0.0.1"), ip("::1")),
+		} {
+			j := w.toHostPort(family, proto, podA)
+			j.outside.remote = at(source, clientPort)
+			j.inside.remote = j.outside.remote
+			if source.IsLoopback() {
+				f := j.outside.rx("S")
+				f.srcMAC, f.dstMAC = upl0.router, upl0.mac
+				w.step(uplIngress, upl0.name, f.bytes(t), wantDrop(reasonLoopback, nil))
+				continue
+			}
+			j.in("S")
+		}
+		w.toHostPort(family, proto, podA).inFast("S")
 	})
 }

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "155a6393ada9c015e45ff9592c7f764f2392cf7cc2b1ad5c7eb26e980d6f1dd1"
+const build = "b4e4b5914614ed4ea2790df5326ffba603f4159f3fb0c7b4a6eff586b5df9618"

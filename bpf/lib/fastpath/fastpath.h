@@ -28,19 +28,6 @@ static __always_inline bool fast_allowed(struct sl_ct_entry *ct, const struct sl
 }
 
 /*
- * With SL_FAST_DIRECT a hostPort's connection counts as confirmed from its first packet on. Answers
- * go out where it came in, if the FIB says so. Not where each packet needs pod-side SNAT, nor on an
- * L3 uplink.
- */
-static __always_inline void fast_confirm_now(struct sl_ct_entry *ct, __u32 ifindex)
-{
-	if (cfg_fast_path != SL_FAST_DIRECT || !cfg_l2_len || (ct->flags & SL_CT_WANTS_POD_SNAT))
-		return;
-	ct->flags |= SL_CT_SEEN_LAST;
-	ct->out_ifindex = ifindex;
-}
-
-/*
  * Does the packet go through the egress of the host veth, and so through sl_to_pod, which counts it?
  * It has to where the pod's ingress is limited, for the qdisc is there, and where it comes from a
  * netkit device (sender), which has no ingress to leave out. Either way it bypasses the stack.
