@@ -38,6 +38,7 @@ type icmpError struct {
 	kind           icmpKind
 	about          frame
 	keep           int
+	shape          func([]byte) [][]byte // of the packet that it is about; nil: as it is
 }
 
 // bytes builds the message byte by byte, with the model's sums.
@@ -45,7 +46,11 @@ func (e icmpError) bytes(tb testing.TB) []byte {
 	tb.Helper()
 	about := e.about
 	about.srcMAC, about.dstMAC = mac(), mac()
-	inner := about.bytes(tb)[ethLen:]
+	whole := about.bytes(tb)
+	if e.shape != nil {
+		whole = e.shape(whole)[0]
+	}
+	inner := whole[ethLen:]
 	if e.keep > 0 && e.keep < len(inner) {
 		inner = inner[:e.keep]
 	}
@@ -231,6 +236,29 @@ func TestPrivilegedErrorsNoUDPChecksum(t *testing.T) {
 	}
 }
 
+// Of a packet without a checksum that covers the addresses, an error changes the addresses only: SCTP's ports, the SPI of ESP and the lengths
+// of others come back as they were sent.
+func TestPrivilegedErrorsBareProtocols(t *testing.T) {
+	fx := newFixture(t, nil)
+	for _, family := range families {
+		for _, p := range bareProtocols {
+			fx.each(t, fmt.Sprintf("%s%d", p.name, family), func(w *walk) {
+				j := w.opens(family, udp, podA, keptPort, keptPort)
+				j.slowPathOut(bare(p.number))
+				eachError(family, func(kind icmpKind, keep int) {
+					before, after := j.toNode(kind, keep, "")
+					before.shape, after.shape = bare(p.number), bare(p.number)
+					b := w.step(uplIngress, upl0.name, before.bytes(t), passes(after.bytes(t)))
+					w.step(podIngress, podA.name, route(b, podA.gwMAC, podA.mac), passes(route(b, podA.gwMAC, podA.mac)))
+					before, after = j.fromNode(kind, keep, "", true)
+					before.shape, after.shape = bare(p.number), bare(p.number)
+					w.step(uplEgress, upl0.name, before.bytes(t), passes(after.bytes(t)))
+				})
+			}, masquerading(podA))
+		}
+	}
+}
+
 // IP options in the packet that an error is about move its ports.
 func TestPrivilegedErrorsInnerOptions(t *testing.T) {
 	fx := newFixture(t, nil)
@@ -238,8 +266,8 @@ func TestPrivilegedErrorsInnerOptions(t *testing.T) {
 		fx.each(t, p.name, func(w *walk) {
 			j := w.opens(4, p.proto, podA, movedPort, rolled(5))
 			w.rolls(5)
-			j.options = []byte{7, 7, 4, 0, 0, 0, 0, 0}
 			j.answered()
+			j.options = []byte{7, 7, 4, 0, 0, 0, 0, 0}
 			j.errorInFast(icmpKinds[2], 28+8, "PA")
 			j.errorOut(icmpKinds[2], 28+8, "PA", true)
 		}, masquerading(podA))

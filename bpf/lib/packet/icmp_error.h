@@ -43,6 +43,9 @@ static __always_inline __s64 inner_l4_csum(struct __sk_buff *skb, const struct s
 	__u32 off = csum_off(p);
 	__sum16 old, new;
 
+	/* Other protocols have no checksum there, or it does not cover the addresses. */
+	if (!proto_has_free_ports(p->tuple.proto))
+		return diff;
 	if (bpf_skb_load_bytes(skb, off, &old, sizeof(old)))
 		return diff;
 	if (p->tuple.proto == IPPROTO_UDP && !old)
