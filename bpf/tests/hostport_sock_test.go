@@ -181,7 +181,7 @@ func zeroing(tb testing.TB, f frame) []byte {
 	return payload
 }
 
-// IP options move the ports: the translation finds them.
+// IP options move the ports: the translation finds them. Such a packet is for the stack, which refuses source routes and answers alerts.
 func TestPrivilegedHostPortIPOptions(t *testing.T) {
 	fx := newFixture(t, nil)
 	options := map[string][]byte{
@@ -195,8 +195,14 @@ func TestPrivilegedHostPortIPOptions(t *testing.T) {
 				j.options = o
 				j.in("S")
 				j.out("SA")
+				j.in("A")
+				j.out("PA")
+				j.options = nil
 				j.inFast("A")
 				j.outFast("PA")
+				j.options = o
+				j.in("PA")
+				j.out("PA")
 			}, publishing(mapping(4, p.proto, podA)))
 		}
 	}

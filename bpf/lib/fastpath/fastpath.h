@@ -21,6 +21,9 @@ static __always_inline bool fast_allowed(struct sl_ct_entry *ct, const struct sl
 {
 	if (cfg_fast_path == SL_FAST_OFF || (ct->flags & SL_CT_SEEN_LAST) != SL_CT_SEEN_LAST || p->ttl <= 1)
 		return false;
+	/* Options are for routers: source routes that the node refuses, alerts, records of the way. So are extension headers. */
+	if (unlikely(p->l4_off != ETH_HLEN + (p->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr))))
+		return false;
 	if (cfg_fast_path == SL_FAST_DIRECT && (ct->flags & SL_CT_DNAT))
 		return true;
 	return (ct->flags & SL_CT_ASSURED) && !(p->tcp_flags & SL_TCP_SYN) && !nf_must_see(ct, p) &&
