@@ -221,7 +221,7 @@ int sl_from_pod(struct __sk_buff *skb)
 		verdict = pod_out(skb, p, ep, now);
 	else /* 3. what has no conntrack entry of its own */
 		verdict = pod_out_slow(skb, p, parsed, ep != NULL, now);
-	if (unlikely(!ep))
+	if (unlikely(!ep || verdict == TC_ACT_SHOT))
 		return verdict;
 	/* 6. count. At the end: a pointer to the counters, kept from phase 2, doubles what the verifier follows */
 	count_tx(skb, endpoint_stats(skb->ifindex), verdict == TC_ACT_REDIRECT);

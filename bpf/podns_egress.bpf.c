@@ -14,12 +14,14 @@
 SEC("tc")
 int sl_ns_egress(struct __sk_buff *skb)
 {
-	struct sl_podns_device *dev = podns_dev(skb);
+	int verdict;
 
-	if (!dev)
+	if (!podns_dev(skb))
 		return SL_NEXT;
-	count_tx(skb, podns_stats(skb), false);
-	return podns_policy(skb, SL_TX);
+	verdict = podns_policy(skb, SL_TX);
+	if (verdict != TC_ACT_SHOT)
+		count_tx(skb, podns_stats(skb), false);
+	return verdict;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -220,8 +220,9 @@ int sl_to_pod(struct __sk_buff *skb)
 	/* 3. deliver to the pod: pod-side SNAT, hairpin, confirmation */
 	ep = endpoint_lookup(p->tuple.local);
 	if (ep && ep->ifindex == skb->ifindex) {
-		count_rx(skb, endpoint_stats(ep->ifindex), false);
 		verdict = parsed == SL_PARSED_L4 ? deliver(skb, p, ep, now, &accounted) : deliver_slow(skb, now);
+		if (verdict != TC_ACT_SHOT)
+			count_rx(skb, endpoint_stats(skb->ifindex), false);
 	}
 	/* 4. account, if no other hook has */
 	if (!accounted)

@@ -191,7 +191,6 @@ func TestPrivilegedCrossNetworkRefused(t *testing.T) {
 		f := x.asked.tx("S")
 		f.srcMAC, f.dstMAC = podC.gwMAC, podC.mac
 		refused := wantDrop(reasonNoGateway, podC)
-		refused.uncounted = false
 		w.step(podIngress, podC.name, f.bytes(t), refused)
 		gateways(w)
 		w.keepPorts(snatMin1, snatMax1)

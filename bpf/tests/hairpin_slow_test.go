@@ -257,7 +257,6 @@ func TestPrivilegedCrossNetworkBare(t *testing.T) {
 				f := w.between(family, udp, podB, podC, keptPort).asked.tx("")
 				f.srcMAC, f.dstMAC = podC.gwMAC, podC.mac
 				refused := wantDrop(reasonPorts, podC)
-				refused.uncounted = false
 				w.step(podIngress, podC.name, bare(p.number)(f.bytes(t))[0], refused)
 			}, masquerading(podA, podB, podC), publishTo(family, tcp, podB, 0))
 		}

@@ -199,7 +199,7 @@ func TestPrivilegedNodeFindsNoPort(t *testing.T) {
 		node := w.nodeOpens(family, proto, 40001, 40001)
 		f := node.inside.tx("S")
 		f.srcMAC, f.dstMAC = upl0.mac, upl0.router
-		w.step(uplEgress, upl0.name, f.bytes(t), want{verdict: shot, reason: reasonPorts, uncounted: true})
+		w.step(uplEgress, upl0.name, f.bytes(t), want{verdict: shot, reason: reasonPorts})
 	}, masquerading(podA))
 }
 

@@ -167,9 +167,9 @@ func passes(raw []byte) want { return want{verdict: pass, out: raw} }
 // untouched is a packet without an owner: not even counted.
 func untouched(raw []byte) want { return want{verdict: pass, out: raw, uncounted: true} }
 
-// drops is a counted drop. At from_pod the packet has not been counted as sent.
+// wantDrop is a counted drop. What is dropped counts as neither sent nor got.
 func wantDrop(reason drops.Reason, victim *pod) want {
-	return want{verdict: shot, reason: reason, victim: victim, uncounted: true}
+	return want{verdict: shot, reason: reason, victim: victim}
 }
 
 func toPeer(p *pod, raw []byte) want { return want{verdict: redirect, peer: p, out: raw} }
@@ -252,7 +252,7 @@ func (w *walk) account(h hook, dev string, in input, want want) {
 	}
 	p, size := podOn(dev), uint64(len(in.data))
 	switch {
-	case want.uncounted:
+	case want.uncounted || want.verdict == shot:
 	case h == podEgress:
 		w.stats[p].TxPackets++
 		w.stats[p].TxBytes += size

@@ -61,7 +61,6 @@ func TestPrivilegedPolicyHiddenPorts(t *testing.T) {
 				out := w.opens(family, tcp, podA, keptPort, keptPort).inside.tx("S")
 				out.srcMAC, out.dstMAC = podA.mac, podA.gwMAC
 				want := wantDrop(reasonOpaque, podA)
-				want.uncounted = false
 				w.stepInput(podEgress, podA.name, input{data: shape(out.bytes(t)), badSums: true}, want)
 				w.police(podA, 8, policy.ModeIsolated, "") // which is about addresses
 				b := shape(in.bytes(t))
@@ -80,7 +79,6 @@ func TestPrivilegedPolicyFalseNeighbour(t *testing.T) {
 		return input{data: shape(f.bytes(w.tb)), badSums: true}
 	}
 	refused := wantDrop(reasonEgress, podA)
-	refused.uncounted = false
 	// ICMPv6 in IPv4 is nothing, but reaches a process that opens a raw socket for it.
 	fx.each(t, "ipv4", policed(func(w *walk) {
 		w.police(podA, 7, policy.ModeOpen, `{"egressDefault":"deny"}`)
@@ -267,7 +265,7 @@ func TestPrivilegedPolicyPodNSWithoutSource(t *testing.T) {
 				}
 				for name, in := range others(t, family, podA, podB) {
 					if name != "fragment" {
-						w.stepInput(h, podB.name, in, want{verdict: shot, reason: reason, uncounted: true})
+						w.stepInput(h, podB.name, in, want{verdict: shot, reason: reason})
 					}
 				}
 			}

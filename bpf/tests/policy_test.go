@@ -100,7 +100,6 @@ func (j *journey) refusedOut(kind string, reason drops.Reason) {
 	f := j.inside.tx(kind)
 	f.srcMAC, f.dstMAC = j.pod.mac, j.pod.gwMAC
 	want := wantDrop(reason, j.pod)
-	want.uncounted = false // it was sent
 	j.step(podEgress, j.pod.name, f.bytes(j.tb), want)
 }
 
@@ -108,7 +107,6 @@ func (j *journey) refusedOut(kind string, reason drops.Reason) {
 func (p *pair) refused(kind string, reason drops.Reason) {
 	p.tb.Helper()
 	want := wantDrop(reason, p.a)
-	want.uncounted = false
 	p.step(podEgress, p.a.name, p.sent(kind).bytes(p.tb), want)
 }
 
@@ -294,7 +292,6 @@ func TestPrivilegedPolicyBetween(t *testing.T) {
 				}
 				f := p.sent("S")
 				want := wantDrop(reasonIsolated, tt.a)
-				want.uncounted = false
 				if !tt.atA {
 					want = passes(f.bytes(w.tb))
 				}
@@ -362,7 +359,7 @@ func TestPrivilegedPolicyInside(t *testing.T) {
 		refuse := func(h hook, f frame, reason drops.Reason) {
 			w.tb.Helper()
 			f.srcMAC, f.dstMAC = podA.mac, podA.gwMAC
-			w.step(h, podB.name, f.bytes(w.tb), want{verdict: shot, reason: reason, uncounted: true})
+			w.step(h, podB.name, f.bytes(w.tb), want{verdict: shot, reason: reason})
 		}
 		pass(ownEgress, j.inside.tx("S"))
 		pass(ownIngress, j.inside.rx("SA"))
@@ -377,7 +374,7 @@ func TestPrivilegedPolicyInside(t *testing.T) {
 		pass(ownEgress, stranger.tx("SA"))
 		if family == 4 {
 			for _, ends := range mappedEnds {
-				refused := want{verdict: shot, reason: reasonMapped, uncounted: true}
+				refused := want{verdict: shot, reason: reasonMapped}
 				for h, f := range map[hook]frame{ownEgress: j.inside.tx("S"), ownIngress: j.inside.rx("SA")} {
 					f.srcMAC, f.dstMAC = podA.mac, podA.gwMAC
 					w.stepInput(h, podB.name, input{data: mappedFrame(t, f, ends), badSums: true}, refused)

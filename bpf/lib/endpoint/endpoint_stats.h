@@ -3,7 +3,8 @@
 #include "endpoint_maps.h"
 
 /*
- * Traffic counters of pod devices, one set per CPU.
+ * Traffic counters of pod devices, one set per CPU: of packets that the programs have passed on. What they drop is counted by sl_drop()
+ * alone.
  */
 
 static __always_inline struct sl_endpoint_stats *endpoint_stats(__u32 ifindex)
