@@ -60,10 +60,10 @@ int sl_parent(struct __sk_buff *skb)
 		return SL_NEXT;
 	/* The tag of a vlan device is beside the frame: the pod's programs have not seen it. */
 	if (vlan && bpf_skb_vlan_pop(skb))
-		return SL_NEXT;
+		return drop(skb, SL_DROP_REWRITE, 0);
 	verdict = parent_judge(skb, vlan);
 	if (vlan && verdict == SL_NEXT && bpf_skb_vlan_push(skb, proto, (__u16)tci))
-		return TC_ACT_SHOT;
+		return drop(skb, SL_DROP_REWRITE, 0);
 	return verdict;
 }
 
