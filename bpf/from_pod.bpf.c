@@ -14,6 +14,7 @@
 #include "lib/fastpath/fastpath.h"
 #include "lib/nat/hairpin_slow.h"
 #include "lib/nat/hostport_answer.h"
+#include "lib/packet/csum_judge.h"
 #include "lib/packet/netkit.h"
 #include "lib/policy/policy.h"
 
@@ -194,6 +195,8 @@ int sl_from_pod(struct __sk_buff *skb)
 	parsed = parse_packet(skb, p, SL_TX);
 	if (from_netkit(skb) && unlikely(netkit_hides_protocol(skb)))
 		return drop(skb, SL_DROP_UNPARSABLE, skb->ifindex);
+	if (csum_misplaced(skb, p, parsed))
+		return drop(skb, SL_DROP_CSUM_PLACE, skb->ifindex);
 	if (unlikely(parsed == SL_PARSED_NONE))
 		return SL_NEXT;
 	reason = parse_refused(parsed);

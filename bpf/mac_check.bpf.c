@@ -13,6 +13,7 @@
 #include "lib/base/ctx.h"
 #include "lib/drop/drop.h"
 #include "lib/endpoint/mac_check.h"
+#include "lib/packet/csum_place.h"
 
 SEC("tc")
 int sl_mac_check(struct __sk_buff *skb)
@@ -20,7 +21,10 @@ int sl_mac_check(struct __sk_buff *skb)
 	__u32 ifindex = skb->ifindex;
 	struct sl_pod_mac *own = bpf_map_lookup_elem(&sl_pod_macs, &ifindex);
 	__u8 src[ETH_ALEN] __attribute__((aligned(2)));
+	__s32 csum = sl_csum_place(skb);
 
+	if (unlikely(csum != SL_CSUM_MADE && csum < ETH_HLEN))
+		return drop(skb, SL_DROP_CSUM_PLACE, ifindex);
 	if (likely(own && !bpf_skb_load_bytes(skb, offsetof(struct ethhdr, h_source), src, sizeof(src)) &&
 		   mac_equal(src, own->mac)))
 		return SL_NEXT;

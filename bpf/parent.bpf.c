@@ -35,6 +35,8 @@ static __always_inline int parent_judge(struct __sk_buff *skb, __u32 vlan)
 	number = pod->device;
 	if (number) {
 		reason = parse_refused(parsed);
+		if (!reason)
+			reason = podns_refused(skb, p, parsed);
 		if (!reason && parsed != SL_PARSED_NONE && !is_addr_discovery(skb, p, parsed, SL_TX))
 			reason = policy_again(skb, p, parsed, number, clock_now());
 		if (reason)

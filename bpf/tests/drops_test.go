@@ -36,6 +36,10 @@ var dropWalks = map[drops.Reason]func(w *walk, family, proto int){
 	reasonMAC: func(w *walk, family, proto int) {
 		w.step(podEgress, podA.name, w.from(family, proto, podA.addr(family), podB.mac).bytes(w.tb), wantDrop(reasonMAC, podA))
 	},
+	reasonCsum: func(w *walk, family, proto int) {
+		w.csum = halfMadeAt(ethLen + 12)
+		w.step(podEgress, podA.name, w.from(family, proto, podA.addr(family), podA.mac).bytes(w.tb), wantDrop(reasonCsum, podA))
+	},
 	reasonNoAddr: func(w *walk, family, proto int) {
 		w.remove("sl_uplinks", uint32(w.index(upl0.name)))
 		w.opens(family, proto, podA, keptPort, keptPort).refused("S", wantDrop(reasonNoAddr, podA))
@@ -85,7 +89,6 @@ var dropWalks = map[drops.Reason]func(w *walk, family, proto int){
 		f := w.between(family, proto, podA, podC, keptPort).asked.tx("S")
 		f.srcMAC, f.dstMAC = podC.gwMAC, podC.mac
 		refused := wantDrop(reasonNoGateway, podC)
-		refused.uncounted = false
 		w.step(podIngress, podC.name, f.bytes(w.tb), refused)
 	},
 	reasonShare: func(w *walk, family, proto int) {
@@ -170,7 +173,6 @@ func unrewritable(w *walk, family, proto int) {
 		w.fail = fail
 		w.step(uplIngress, upl0.name, arrived(), wantDrop(reasonRewrite, podA)) // on the fast path
 		want := wantDrop(reasonRewrite, podA)
-		want.uncounted = false // it was sent
 		w.step(podEgress, podA.name, sent(), want)
 		w.fail = 0
 		w.empty(proven)
@@ -183,7 +185,6 @@ func unrewritable(w *walk, family, proto int) {
 	p.establish()
 	w.fail = failStoreBytes
 	want := wantDrop(reasonRewrite, podC)
-	want.uncounted = false
 	w.step(podEgress, podB.name, p.sent("PA").bytes(w.tb), want)
 }
 

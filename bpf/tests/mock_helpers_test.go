@@ -33,7 +33,8 @@ const (
 	seamNeigh   = 32       // 20 bytes: struct bpf_redir_neigh
 	seamRival   = 56       // struct sl_flow: what failMapRace inserts
 	seamNfct    = 56 + 168 // u64: what bpf_probe_read_kernel reads of the packet: sk_buff._nfct
-	seamSize    = 56 + 168 + 8
+	seamCsum    = 56 + 168 + 8
+	seamSize    = 56 + 168 + 16
 )
 
 // A test cannot set skb->tc_classid, which carries the number of a pod's own device: its loads become loads of skb->cb.
@@ -73,6 +74,7 @@ type seamState struct {
 	neigh   [16]byte
 	rival   bpfgen.TypesSlCtEntry // input
 	nfct    uint64                // input
+	csum    uint64                // input
 }
 
 // nextHop returns the neighbour that bpf_redirect_neigh was given.
@@ -185,12 +187,15 @@ func seamPrandom(fn asm.BuiltinFunc) asm.Instructions {
 	}
 }
 
-// seamProbeReadKernel has the packet's conntrack entry from the test: BPF_PROG_TEST_RUN makes packets that netfilter does not track.
+// seamProbeReadKernel has what sk_buff says from the test: BPF_PROG_TEST_RUN makes packets that netfilter does not track, with checksums that
+// are made.
 func seamProbeReadKernel(asm.BuiltinFunc) asm.Instructions {
 	return asm.Instructions{
 		seamAt(asm.R4),
 		asm.LoadMem(asm.R0, asm.R4, seamNfct, asm.DWord),
-		asm.StoreMem(asm.R1, 0, asm.R0, asm.DWord),
+		asm.JNE.Imm(asm.R2, csumPart, "not_csum"),
+		asm.LoadMem(asm.R0, asm.R4, seamCsum, asm.DWord),
+		asm.StoreMem(asm.R1, 0, asm.R0, asm.DWord).WithSymbol("not_csum"),
 		asm.Mov.Imm(asm.R0, 0),
 		asm.Return(),
 	}
@@ -306,6 +311,7 @@ func (o *programSet) setSeam(tb testing.TB, s seamState) {
 		tb.Fatal(err)
 	}
 	e.PutUint64(raw[seamNfct:], s.nfct)
+	e.PutUint64(raw[seamCsum:], s.csum)
 	if err := o.maps[seamMap].Put(uint32(0), &raw); err != nil {
 		tb.Fatal(err)
 	}

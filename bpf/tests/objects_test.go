@@ -127,6 +127,13 @@ func (o *programSet) load(tb testing.TB, spec *ebpf.CollectionSpec, opts loadOpt
 			tb.Fatal(err)
 		}
 	}
+	if v := spec.Variables["cfg_csum_mask"]; v != nil && opts.seams {
+		for name, value := range csumSeam {
+			if err := spec.Variables[name].Set(value); err != nil {
+				tb.Fatal(err)
+			}
+		}
+	}
 	for name, v := range opts.vars {
 		if spec.Variables[name] == nil {
 			continue

@@ -69,10 +69,15 @@ func TestPrivilegedParent(t *testing.T) {
 				defer w.remove("sl_parent_pods", key)
 				w.put("sl_parent_pods", other, &bpfgen.TypesSlParentPod{Owner: podA.owner})
 				defer w.remove("sl_parent_pods", other)
-				run := func(what string, f frame, mac []byte, want int32) {
+				var run func(what string, f frame, mac []byte, want int32)
+				tagged := func(tci uint16) func(frame) []byte {
+					return func(f frame) []byte { return withTag(f.bytes(w.tb), 0x8100, tci) }
+				}
+				raw := func(f frame) []byte { return f.bytes(w.tb) }
+				run = func(what string, f frame, mac []byte, want int32) {
 					t.Helper()
 					f.srcMAC, f.dstMAC = mac, podA.gwMAC
-					data, out := f.bytes(w.tb), make([]byte, 2048)
+					data, out := raw(f), make([]byte, 2048)
 					opts := ebpf.RunOptions{Data: data, DataOut: out}
 					got, err := w.parent.Run(&opts)
 					if err != nil {
@@ -88,6 +93,13 @@ func TestPrivilegedParent(t *testing.T) {
 				denied := j.inside
 				denied.remote = at(pick(family, far4, far6), serverTCP)
 				run("denied", denied.tx("S"), podA.mac, shot)
+				if tt.name != "address" { // of which a tagged frame has none
+					raw = tagged(5 << 13)
+					run("denied behind a priority tag", denied.tx("S"), podA.mac, shot)
+					raw = tagged(5<<13 | 7)
+					run("of another network", denied.tx("S"), podA.mac, next)
+					raw = func(f frame) []byte { return f.bytes(w.tb) }
+				}
 				forged := denied
 				forged.local = at(pick(family, far4, far6), forged.local.Port())
 				want := int32(next)

@@ -315,8 +315,9 @@ func loadAll(o loadapi.LoadRequest, maps shared) (map[string]*verified, error) {
 			specs <- c
 		}
 	}()
-	cache := btf.NewCache()       // shared: decoding the kernel's types is the slow part beside
-	nf, _ := findNfOffsets(cache) // without them the programs take each packet for a tracked one
+	cache := btf.NewCache()         // shared: decoding the kernel's types is the slow part beside
+	nf, _ := findNfOffsets(cache)   // without them the programs take each packet for a tracked one
+	csum, _ := findCsumPlace(cache) // and each checksum for made
 	out := make(map[string]*verified, len(o.Objects))
 	var group sync.WaitGroup
 	var failed error
@@ -325,7 +326,7 @@ func loadAll(o loadapi.LoadRequest, maps shared) (map[string]*verified, error) {
 			failed = c.err
 		}
 		if failed == nil {
-			failed = prepare(c, o.Maps, maps, nf)
+			failed = prepare(c, o.Maps, maps, nf, csum)
 		}
 		if failed != nil {
 			continue
@@ -346,8 +347,8 @@ func loadAll(o loadapi.LoadRequest, maps shared) (map[string]*verified, error) {
 	return nil, failed
 }
 
-// prepare opens the maps of c and tells its programs their sizes, and where they find what netfilter knows.
-func prepare(c configured, dir string, maps shared, nf nfOffsets) error {
+// prepare opens the maps of c and tells its programs their sizes, and where they find what the kernel knows of a packet.
+func prepare(c configured, dir string, maps shared, nf nfOffsets, csum csumPlace) error {
 	if err := maps.open(dir, c.spec); err != nil {
 		return err
 	}
@@ -358,6 +359,7 @@ func prepare(c configured, dir string, maps shared, nf nfOffsets) error {
 		c.spec.Variables[objects.FromPodVarCfgNfctOffset].Set(nf.nfct),
 		c.spec.Variables[objects.FromPodVarCfgNfExtOffset].Set(nf.ext),
 		c.spec.Variables[objects.FromPodVarCfgNfStatusOffset].Set(nf.status),
+		csum.set(c.spec),
 	); err != nil {
 		return fmt.Errorf("configure %s: %w", c.name, err)
 	}

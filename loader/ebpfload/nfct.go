@@ -78,7 +78,7 @@ func memberOffset(members []btf.Member, name string) (btf.Bits, bool) {
 	return 0, false
 }
 
-// askReadKernel loads a program that reads its packet's memory at offset, as nf_tracks() does.
+// askReadKernel loads a program that reads its packet's memory at offset, as the programs do.
 func askReadKernel(offset uint32) error {
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "sl_probe", Type: ebpf.SchedCLS, License: "GPL",
@@ -93,7 +93,7 @@ func askReadKernel(offset uint32) error {
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("read a packet's conntrack entry: %w", err)
+		return fmt.Errorf("read what the kernel knows of a packet: %w", err)
 	}
 	return prog.Close()
 }

@@ -65,6 +65,14 @@ volatile const __u32 cfg_nfct_offset = 0;
  */
 volatile const __u32 cfg_nf_ext_offset = 0;
 volatile const __u32 cfg_nf_status_offset = 0;
+/*
+ * Where sk_buff says what checksum is still to be made (packet/csum_place.h), bytes: the first one, which has ip_summed under a mask,
+ * and from there csum_start, with csum_offset behind it, and mac_header. A mask of 0: unknown.
+ */
+volatile const __u32 cfg_csum_part = 0;
+volatile const __u32 cfg_csum_mask = 0;
+volatile const __u32 cfg_csum_start = 0;
+volatile const __u32 cfg_csum_mac = 0;
 /* Netfilter accepts TCP packets outside of the window that it knows (nf_conntrack_tcp_be_liberal). */
 volatile const __u32 cfg_tcp_liberal = 1;
 /* Places in sl_ct_places that assured connections may take (conntrack/conntrack_share.h). */

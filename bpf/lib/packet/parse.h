@@ -318,6 +318,23 @@ static __always_inline enum sl_parsed parse_packet(struct __sk_buff *skb, struct
 	return SL_PARSED_NONE;
 }
 
+/*
+ * Is there a tag of VLAN 0 inside the frame? At an ingress the kernel has taken it out. What leaves a device has it as the sender wrote
+ * it, and every receiver looks for IP behind it, where parse_packet() does not.
+ */
+static __always_inline bool prio_tag_in_frame(struct __sk_buff *skb)
+{
+	struct {
+		__be16 proto;
+		__be16 tci;
+	} h;
+
+	if (bpf_skb_load_bytes(skb, offsetof(struct ethhdr, h_proto), &h, sizeof(h)))
+		return false;
+	return (h.proto == bpf_htons(ETH_P_8021Q) || h.proto == bpf_htons(ETH_P_8021AD)) &&
+	       !(h.tci & bpf_htons(0x0fff));
+}
+
 /* Why each hook drops a packet that no honest host sends; SL_DROP_NONE for all others. */
 static __always_inline enum sl_drop_reason parse_refused(enum sl_parsed parsed)
 {

@@ -3,6 +3,7 @@
 #include "../base/ctx.h"
 #include "../conntrack/conntrack.h"
 #include "../drop/drop.h"
+#include "../packet/csum_judge.h"
 #include "../packet/parse_slow.h"
 #include "../podns/podns_device.h"
 #include "policy_eval.h"
@@ -240,6 +241,15 @@ static __always_inline __must_check enum sl_drop_reason policy_again(struct __sk
 	return policy_pass(skb, p, dev, s->owner, s->policy, SL_TX, now, &ct);
 }
 
+/* Why the hooks of a device without a host veth drop what would be another packet behind them; SL_DROP_NONE for all others. */
+static __always_inline enum sl_drop_reason podns_refused(struct __sk_buff *skb, const struct sl_pkt *p,
+							 enum sl_parsed parsed)
+{
+	if (csum_misplaced(skb, p, parsed))
+		return SL_DROP_CSUM_PLACE;
+	return parsed == SL_PARSED_NONE && prio_tag_in_frame(skb) ? SL_DROP_UNPARSABLE : SL_DROP_NONE;
+}
+
 /* Admits a packet of a device inside a pod's network namespace. */
 static __always_inline int podns_policy(struct __sk_buff *skb, enum sl_dir dir)
 {
@@ -253,6 +263,8 @@ static __always_inline int podns_policy(struct __sk_buff *skb, enum sl_dir dir)
 		return SL_NEXT;
 	parsed = parse_packet(skb, p, dir);
 	reason = parse_refused(parsed);
+	if (!reason && dir == SL_TX)
+		reason = podns_refused(skb, p, parsed);
 	if (reason)
 		return drop(skb, reason, SL_PODNS_KEY | number);
 	if (parsed == SL_PARSED_NONE || is_addr_discovery(skb, p, parsed, dir))

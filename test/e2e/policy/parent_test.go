@@ -5,6 +5,7 @@ package policy
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -39,13 +40,16 @@ func TestPrivilegedParentRules(t *testing.T) {
 				client = "tagged"
 			}
 			send := senderOf(t, w, client, fam, pod)
-			wire := hears(t, w.Client(), []string{"own-9000", "own-9001", "mac-9001", "addr-9001"}, func() { send.all(k.ClientAddr(w, fam), send.client) })
+			wire := hears(t, w.Client(), []string{"own-9000", "own-9001", "mac-9001", "addr-9001", "tag-9001"}, func() { send.all(k.ClientAddr(w, fam), send.client) })
 			lost := k.Name == "ipvlan l3" && !bpfsys.KernelAtLeast(6, 12) // on 5.10 and 6.1 the driver loses frames of packet sockets
 			if !wire["own-9000"] && !lost {
 				t.Error("what the rules allow does not arrive")
 			}
 			if wire["own-9001"] {
 				t.Error("a packet socket bypasses the rules")
+			}
+			if wire["tag-9001"] && (bpfsys.KernelAtLeast(6, 15) || k.Plugin != "ipvlan") { // before, an ipvlan pod is known by its address alone
+				t.Error("a priority tag bypasses the rules")
 			}
 			unforgeable := bpfsys.KernelAtLeast(6, 15) || k.Plugin == "vlan" // before, the packet alone says whose it is
 			if unforgeable && (wire["mac-9001"] || wire["addr-9001"]) {
@@ -104,7 +108,8 @@ func senderOf(t *testing.T, w *e2etest.World, client string, fam e2etest.Family,
 	return rawSender{t: t, pod: pod, mac: macAt(t, pod, "eth0"), client: macAt(t, w.Client(), client), addr: addr, another: forged}
 }
 
-// all sends what the rules allow, what they deny, and the latter with a MAC and with an address that are not the pod's.
+// all sends what the rules allow, what they deny, and the latter with a MAC and with an address that are not the pod's, and behind a tag
+// of VLAN 0.
 func (s rawSender) all(to netip.Addr, mac net.HardwareAddr) {
 	s.t.Helper()
 	forged := net.HardwareAddr{2, 0, 0, 0, 0xbe, 0xef}
@@ -113,7 +118,7 @@ func (s rawSender) all(to netip.Addr, mac net.HardwareAddr) {
 		mac  net.HardwareAddr
 		addr netip.Addr
 		port layers.UDPPort
-	}{{"own-9000", s.mac, s.addr, 9000}, {"own-9001", s.mac, s.addr, 9001}, {"mac-9001", forged, s.addr, 9001}, {"addr-9001", s.mac, s.another, 9001}} {
+	}{{"own-9000", s.mac, s.addr, 9000}, {"own-9001", s.mac, s.addr, 9001}, {"mac-9001", forged, s.addr, 9001}, {"addr-9001", s.mac, s.another, 9001}, {"tag-9001", s.mac, s.addr, 9001}} {
 		s.send(f.word, mac, f.mac, f.addr, to, f.port)
 	}
 }
@@ -146,7 +151,11 @@ func (s rawSender) send(word string, toMAC, fromMAC net.HardwareAddr, from, to n
 				return err
 			}
 			defer sock.Close()
-			return sock.Send(buf.Bytes(), 1)
+			frame := buf.Bytes()
+			if strings.HasPrefix(word, "tag-") {
+				frame = slices.Concat(frame[:12], []byte{0x81, 0x00, 5 << 5, 0}, frame[12:])
+			}
+			return sock.Send(frame, 1)
 		})
 	}
 	if err != nil {
