@@ -24,12 +24,13 @@ static __always_inline bool is_link_scope(const __u8 *ip)
 	return addr_is_any(ip) || addr_is_link_local6(ip);
 }
 
-/* Does the packet come from another device of the pod that has its source address? */
-static __always_inline bool same_pod(__u32 ifindex, const struct sl_endpoint *ep)
+/*
+ * Does nothing say that the packet answers what ep's policy admitted? The entry is then from the uplink's
+ * hook, which made it for a datagram that the policy has denied since: what the pod sends is its own.
+ */
+static __always_inline bool was_denied(const struct sl_ct_entry *ct, const struct sl_endpoint *ep)
 {
-	struct sl_endpoint_stats *st = endpoint_stats(ifindex);
-
-	return st && ep->pod && st->pod == ep->pod;
+	return ep->policy && !ct->policy && !(ct->flags & (SL_CT_POD_OPENED | SL_CT_REPLIED));
 }
 
 /* Evaluates the device's policy for a packet whose connection it has not admitted yet. */
@@ -64,6 +65,8 @@ static __always_inline enum sl_drop_reason track(struct __sk_buff *skb, const st
 	if (unlikely(!ct) && pod_snat_is_reply(&p->tuple, now))
 		return SL_DROP_NONE;
 	if (unlikely((ct ? ct->policy : 0) != ep->policy)) {
+		if (ct && was_denied(ct, ep))
+			ct = NULL;
 		reason = pod_out_admit(skb, p, ep, ct);
 		if (reason)
 			return reason;
@@ -145,6 +148,12 @@ static __always_inline int pod_out_slow(struct __sk_buff *skb, struct sl_pkt *p,
 {
 	enum sl_drop_reason reason;
 
+	/* A node without anti-spoofing lets pods speak for other addresses, but those under a policy are no routers. */
+	if (parsed != SL_PARSED_L4 && may_be_false_nd(p) && (cfg_anti_spoof || policy_of(skb->ifindex))) {
+		reason = (enum sl_drop_reason)sl_false_nd(skb, cfg_anti_spoof);
+		if (reason)
+			return drop(skb, reason, skb->ifindex);
+	}
 	if (unlikely(addr_is_any(p->tuple.local))) {
 		if (is_addr_discovery(skb, p, parsed, SL_TX))
 			return SL_NEXT;
@@ -197,8 +206,10 @@ int sl_from_pod(struct __sk_buff *skb)
 		return drop(skb, SL_DROP_UNPARSABLE, skb->ifindex);
 	if (csum_misplaced(skb, p, parsed))
 		return drop(skb, SL_DROP_CSUM_PLACE, skb->ifindex);
-	if (unlikely(parsed == SL_PARSED_NONE))
-		return SL_NEXT;
+	if (unlikely(parsed == SL_PARSED_NONE)) {
+		reason = cfg_anti_spoof ? (enum sl_drop_reason)sl_false_arp(skb) : SL_DROP_NONE;
+		return reason ? drop(skb, reason, skb->ifindex) : SL_NEXT;
+	}
 	reason = parse_refused(parsed);
 	if (unlikely(reason))
 		return drop(skb, reason, skb->ifindex);

@@ -173,22 +173,32 @@ static __always_inline int deliver_slow(struct __sk_buff *skb, __u64 now)
 	return verdict;
 }
 
+/* The endpoint that the device dev has under an address, or NULL. */
+static __always_inline struct sl_endpoint *own_endpoint(const __u8 *ip, __u32 dev)
+{
+	struct sl_endpoint *ep = endpoint_lookup(ip);
+
+	return ep && ep->ifindex == dev ? ep : NULL;
+}
+
 /*
- * Evaluates the device's policy, if it has one. *admitted: the entry under the packet's tuple, if
- * there is one.
+ * Evaluates the device's policy, if it has one. ep: the pod that is addressed, or NULL if that is none
+ * of this device. *admitted: the entry under the packet's tuple, if there is one.
  */
 static __always_inline enum sl_drop_reason pod_in_admit(struct __sk_buff *skb, const struct sl_pkt *p,
-							enum sl_parsed parsed, struct sl_ct_entry **admitted, __u64 now)
+							enum sl_parsed parsed, const struct sl_endpoint *ep,
+							struct sl_ct_entry **admitted, __u64 now)
 {
-	struct sl_dev_policy *s = policy_of(skb->ifindex);
+	__u32 dev = skb->ifindex;
+	struct sl_dev_policy *s = policy_of(dev);
 
-	if (policy_isolated_ll(skb, p, parsed))
+	if (!ep && policy_isolated_bridged(skb, p, parsed))
 		return SL_DROP_ISOLATED;
 	if (!s)
 		return SL_DROP_NONE;
 	if (parsed != SL_PARSED_L4)
-		return (enum sl_drop_reason)sl_policy_slow(skb, skb->ifindex, SL_RX, 0);
-	return policy_pass(skb, p, skb->ifindex, s->owner, s->policy, SL_RX, now, admitted);
+		return (enum sl_drop_reason)sl_policy_slow(skb, dev, SL_RX, 0);
+	return policy_pass(skb, p, dev, s->owner, s->policy, SL_RX, SL_POLICY_Q_TO_POD, now, admitted);
 }
 
 SEC("tc")
@@ -213,13 +223,13 @@ int sl_to_pod(struct __sk_buff *skb)
 	if (reason)
 		return drop(skb, reason, skb->ifindex);
 	/* 2. policy of the device */
-	reason = pod_in_admit(skb, p, parsed, &admitted, now);
+	ep = own_endpoint(p->tuple.local, skb->ifindex);
+	reason = pod_in_admit(skb, p, parsed, ep, &admitted, now);
 	if (reason)
 		return drop(skb, reason, skb->ifindex);
 	accounted = !admitted;
 	/* 3. deliver to the pod: pod-side SNAT, hairpin, confirmation */
-	ep = endpoint_lookup(p->tuple.local);
-	if (ep && ep->ifindex == skb->ifindex) {
+	if (ep) {
 		verdict = parsed == SL_PARSED_L4 ? deliver(skb, p, ep, now, &accounted) : deliver_slow(skb, now);
 		if (verdict != TC_ACT_SHOT)
 			count_rx(skb, endpoint_stats(skb->ifindex), false);

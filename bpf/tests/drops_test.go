@@ -106,6 +106,13 @@ var dropWalks = map[drops.Reason]func(w *walk, family, proto int){
 		f.srcMAC, f.dstMAC = upl0.router, upl0.mac
 		w.step(uplIngress, upl0.name, f.bytes(w.tb), wantDrop(reasonSource, podA))
 	},
+	reasonFalseND: func(w *walk, family, _ int) {
+		if family == 4 {
+			w.sendLink(link{data: arp(2, gateway4, podA.addr4)}, reasonFalseND)
+			return
+		}
+		w.sendLink(link{data: discover(w.tb, neighbourAdvert, ip("fe80::a"), ip("ff02::1"), gateway6, 255)}, reasonFalseND)
+	},
 	reasonMapped: func(w *walk, _, proto int) {
 		f := w.toHostPort(4, proto, podA).outside.rx("S")
 		f.srcMAC, f.dstMAC = upl0.router, upl0.mac

@@ -73,8 +73,8 @@ func TestPrivilegedPolicyHiddenPorts(t *testing.T) {
 // What looks like neighbour discovery and cannot be any is bound like everything else.
 func TestPrivilegedPolicyFalseNeighbour(t *testing.T) {
 	fx := newFixture(t, nil)
-	sent := func(w *walk, family int, ttl uint8, shape func([]byte) []byte) input {
-		f := conn{proto: echo, local: at(podA.addr(family), 7), remote: at(client(family), 0)}.tx("")
+	sent := func(w *walk, family int, to netip.Addr, ttl uint8, shape func([]byte) []byte) input {
+		f := conn{proto: echo, local: at(podA.addr(family), 7), remote: at(to, 0)}.tx("")
 		f.srcMAC, f.dstMAC, f.ttl = podA.mac, podA.gwMAC, ttl
 		return input{data: shape(f.bytes(w.tb)), badSums: true}
 	}
@@ -82,29 +82,56 @@ func TestPrivilegedPolicyFalseNeighbour(t *testing.T) {
 	// ICMPv6 in IPv4 is nothing, but reaches a process that opens a raw socket for it.
 	fx.each(t, "ipv4", policed(func(w *walk) {
 		w.police(podA, 7, policy.ModeOpen, `{"egressDefault":"deny"}`)
-		w.stepInput(podEgress, podA.name, sent(w, 4, 255, func(raw []byte) []byte {
+		w.stepInput(podEgress, podA.name, sent(w, 4, client4, 255, func(raw []byte) []byte {
 			b := protocol(protoICM6)(raw)
 			b[read(b).l4] = 135
 			return b
 		}), refused)
 	}))
+	onLink := []netip.Addr{ip("ff02::1"), ip("fe80::1"), gateway6, podB.addr6, ip("fd00:1::77")}
 	for _, tt := range []struct {
 		kind   byte
 		ttl    uint8
+		to     []netip.Addr
 		passes bool
-	}{{135, 255, true}, {136, 255, true}, {143, 1, true}, {130, 1, true}, {135, 64, false}, {133, 1, false}, {143, 64, false}, {132, 255, false}} {
-		fx.each(t, fmt.Sprint(tt.kind, "-", tt.ttl), policed(func(w *walk) {
+	}{
+		{135, 255, onLink, true},
+		{133, 255, onLink, true},
+		{135, 255, []netip.Addr{client6, podC.addr6, ip("ff05::1"), ip("ff0e::1")}, false}, // the node would route it
+		{133, 255, []netip.Addr{client6}, false},
+		{143, 1, onLink, true},
+		{130, 1, onLink, true},
+		{135, 64, onLink, false},
+		{133, 1, onLink, false},
+		{143, 64, onLink, false},
+		{132, 255, onLink, false},
+	} {
+		for _, to := range tt.to {
+			fx.each(t, fmt.Sprint(tt.kind, "-", tt.ttl, "-", to), policed(func(w *walk) {
+				w.police(podA, 7, policy.ModeOpen, `{"egressDefault":"deny"}`)
+				in, want := sent(w, 6, to, tt.ttl, icmp(0, tt.kind)), refused
+				if tt.passes {
+					want = passes(in.data)
+				}
+				w.stepInput(podEgress, podA.name, in, want)
+			}))
+		}
+	}
+	for _, to := range append(onLink, client6) {
+		fx.each(t, fmt.Sprint("advertisement to ", to), policed(func(w *walk) {
 			w.police(podA, 7, policy.ModeOpen, `{"egressDefault":"deny"}`)
-			in, want := sent(w, 6, tt.ttl, icmp(0, tt.kind)), refused
-			if tt.passes {
-				want = passes(in.data)
+			b := discover(t, neighbourAdvert, podA.addr6, to, podA.addr6, 255)
+			want := passes(b)
+			if to == client6 {
+				want = refused
 			}
-			w.stepInput(podEgress, podA.name, in, want)
+			w.stepInput(podEgress, podA.name, input{data: b}, want)
 		}))
 	}
 }
 
-// A pod without a policy and an isolated one of its bridge do not meet by their link-local addresses either.
+// A pod without a policy and an isolated one of its bridge do not meet by their link-local addresses either. The isolated one's own hook
+// refuses: if the node routes a packet back out of the bridge, the other end cannot tell who has sent it.
 func TestPrivilegedPolicyIsolatedLinkLocal(t *testing.T) {
 	fx := newFixture(t, nil)
 	for _, proto := range []int{tcp, udp, echo} {
@@ -120,8 +147,12 @@ func TestPrivilegedPolicyIsolatedLinkLocal(t *testing.T) {
 			q := w.talk(6, proto, podB, podA)
 			q.local, q.remote = at(ip("fe80::b"), q.local.Port()), at(ip("fe80::a"), q.remote.Port())
 			b := q.sent("S").bytes(w.tb)
-			w.stepInput(podEgress, podB.name, input{data: b}, untouched(b))
+			w.stepInput(podEgress, podB.name, input{data: b}, wantDrop(reasonIsolated, podB))
 			w.stepInput(podIngress, podA.name, input{data: b, came: podB.name}, wantDrop(reasonIsolated, podA))
+			w.police(podB, 8, policy.ModeIsolated, `{"egress":[{"action":"allow"}],"egressDefault":"deny"}`) // which is not asked
+			w.stepInput(podEgress, podB.name, input{data: b}, wantDrop(reasonIsolated, podB))
+			w.police(podC, 7, policy.ModeIsolated, "") // a link that has the node only
+			w.stepInput(podEgress, podC.name, input{data: b}, untouched(b))
 			w.stepInput(podIngress, podC.name, input{data: b, came: upl0.name}, untouched(b)) // not from a pod
 			nd := icmp(0, 135)(w.talk(6, echo, podB, podA).sent("").bytes(w.tb))
 			nd[ethLen+7] = 255

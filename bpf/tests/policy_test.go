@@ -320,7 +320,7 @@ func TestPrivilegedPolicyIsolatedOutside(t *testing.T) {
 		p := w.talk(6, proto, podA, podB)
 		p.local, p.remote = at(ip("fe80::a"), p.local.Port()), at(ip("fe80::b"), p.remote.Port())
 		f := p.sent("S")
-		w.step(podEgress, podA.name, f.bytes(w.tb), untouched(f.bytes(w.tb)))
+		w.step(podEgress, podA.name, f.bytes(w.tb), wantDrop(reasonIsolated, podA))
 		w.stepInput(podIngress, podB.name, input{data: f.bytes(w.tb), came: podA.name}, wantDrop(reasonIsolated, podB))
 	}), masquerading(podA))
 }

@@ -35,6 +35,7 @@ var reasons = map[string]flow.DropReason{
 	"source":            flow.DropReason_DENIED_BY_LB_SRC_RANGE_CHECK,
 	"denied":            flow.DropReason_POLICY_DENY,
 	"v4-mapped":         flow.DropReason_INVALID_SOURCE_IP,
+	"false-neighbour":   flow.DropReason_INVALID_SOURCE_IP,
 }
 
 // Reason returns Cilium's reason that is nearest to one of Sluice's by its name.

@@ -15,7 +15,7 @@ struct sl_frag_key {
 	__u8 remote[16];
 	__be32 id;
 	__u8 proto; /* IPv6: the fragment header's number, since only first fragments must name the real one (RFC 8200 4.5) */
-	__u8 dir; /* enum sl_dir; at a pod's device plus 2 */
+	__u8 dir; /* enum sl_dir; at a pod's device plus 2, noted by its policy plus 4 */
 	__u8 pad[2];
 };
 _Static_assert(sizeof(struct sl_frag_key) == 40, "sl_frag_key is a map key: no hidden padding");

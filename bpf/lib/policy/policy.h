@@ -4,8 +4,10 @@
 #include "../conntrack/conntrack.h"
 #include "../drop/drop.h"
 #include "../packet/csum_judge.h"
+#include "../packet/fragment.h"
 #include "../packet/parse_slow.h"
 #include "../podns/podns_device.h"
+#include "link_control.h"
 #include "policy_eval.h"
 
 /*
@@ -31,14 +33,13 @@ static __always_inline struct sl_ct_entry *policy_entry(const struct sl_tuple *k
 
 /*
  * Admits a packet of the device dev, which is under the policy id: by the verdict of its
- * connection, or by the rules, which creates an entry. *entry: the one under the packet's own
- * tuple, if there is one.
+ * connection, or by the rules, which creates an entry. query: SL_POLICY_Q_*. *entry: the one
+ * under the packet's own tuple, if there is one.
  */
 static __always_inline __must_check enum sl_drop_reason policy_pass(struct __sk_buff *skb, const struct sl_pkt *p,
 								    __u32 dev, __u64 owner, __u16 id, enum sl_dir dir,
-								    __u64 now, struct sl_ct_entry **entry)
+								    __u32 query, __u64 now, struct sl_ct_entry **entry)
 {
-	__u32 query = dir == SL_RX ? SL_POLICY_Q_TO_POD : 0;
 	bool pod_opens = dir == SL_TX, is_reverse;
 	struct sl_ct_scratch *s;
 	enum sl_drop_reason reason;
@@ -89,40 +90,21 @@ static __always_inline void policy_account(struct __sk_buff *skb, const struct s
 }
 
 /*
- * Neighbour discovery and multicast listeners: a link needs them (RFC 4861, RFC 3810). Their hop
- * limits show that no router has forwarded them.
+ * Does an isolated pod of the bridge send to an address that no endpoint of this device has: a
+ * link-local one, multicast, or any that a pod has given itself? The sender's hook does not know whose
+ * that is, and this device need not have a policy. The device that a frame was bridged from does: had
+ * the node routed the packet, the bridge would stand there. A sender without an address looks for one.
  */
-static __always_inline bool is_link_control(const struct sl_slow_ctx *slow, __u32 kind)
+static __always_inline bool policy_isolated_bridged(struct __sk_buff *skb, const struct sl_pkt *p,
+						    enum sl_parsed parsed)
 {
-	__u8 type = slow->copy[0]; /* of what the slow parser read last */
+	__u32 came = skb->ingress_ifindex;
+	struct sl_dev_policy *other = policy_of(came);
 
-	if (kind != SL_SLOW_L3 || slow->outer.p.family != 6 || slow->outer.p.tuple.proto != IPPROTO_ICMPV6)
+	if (!other || !(other->flags & SL_POLICY_ISOLATED) || other->group == came || came == skb->ifindex ||
+	    addr_is_any(p->tuple.remote))
 		return false;
-	if (type >= 133 && type <= 137)
-		return slow->outer.p.ttl == 255;
-	return ((type >= 130 && type <= 132) || type == 143) && slow->outer.p.ttl == 1;
-}
-
-/*
- * Does an isolated pod of the bridge send to this device's link-local address? The sender's hook
- * does not know the owner of that address, and this device need not have a policy.
- */
-static __always_inline bool policy_isolated_ll(struct __sk_buff *skb, const struct sl_pkt *p, enum sl_parsed parsed)
-{
-	struct sl_dev_policy *other;
-	struct sl_slow_ctx *slow;
-	__u32 kind;
-
-	if (likely(!addr_is_link_local6(p->tuple.local)))
-		return false;
-	other = policy_of(skb->ingress_ifindex);
-	if (!other || !(other->flags & SL_POLICY_ISOLATED) || skb->ingress_ifindex == skb->ifindex)
-		return false;
-	if (parsed == SL_PARSED_L4)
-		return true;
-	kind = (__u32)sl_slow_parse(skb, ETH_HLEN, SL_RX, 0);
-	slow = slow_scratch();
-	return slow && !is_link_control(slow, kind);
+	return parsed == SL_PARSED_L4 || !sl_link_control(skb, SL_RX);
 }
 
 /* Does the packet hide its protocol or its ports? The slow parser knows only its addresses. */
@@ -134,11 +116,63 @@ static __always_inline bool hides_l4(const struct sl_slow_ctx *slow)
 }
 
 /*
+ * Is the ICMP error about a packet of a connection that the policy id admitted? What the pod opened was
+ * admitted where it opened.
+ * in: slow->outer  out: slow->inner
+ */
+static __always_inline bool policy_knows_error(struct __sk_buff *skb, struct sl_slow_ctx *slow, __u64 owner, __u16 id,
+					       __u32 dir, __u32 number, __u64 now)
+{
+	bool is_reverse;
+	struct sl_ct_entry *ct;
+
+	if (!slow_parse_inner(skb, slow, dir == SL_RX ? SL_RX : SL_TX))
+		return false;
+	slow->inner.p.tuple.podns_dev = (__u16)number;
+	ct = policy_entry(&slow->inner.p.tuple, owner, now, &is_reverse);
+	return is_reverse || (ct && (ct->policy == id || (ct->flags & SL_CT_POD_OPENED)));
+}
+
+/* sl_frag_key.dir of what a policy admits, apart from those of translations. */
+static __always_inline enum sl_dir policy_frag_dir(__u32 dir)
+{
+	return (enum sl_dir)(dir | 4);
+}
+
+/*
+ * Notes that the policy has admitted a first fragment, for the later ones. A function of its own, for
+ * the stack it takes.
+ * in: slow_scratch()->outer
+ */
+__noinline int sl_policy_frag(__u32 dir)
+{
+	struct sl_slow_ctx *slow = slow_scratch();
+
+	if (slow)
+		frag_note(&slow->outer, policy_frag_dir(dir), slow->outer.p.tuple.remote, clock_now());
+	return 0;
+}
+
+/*
+ * What sl_policy_ask() is asked about a packet that has no ports, or does not show them. An ICMP error
+ * about a connection belongs to it, and a later fragment to its first one: only ingressPolicy decides
+ * about those. Addresses and protocol decide about the rest, packet by packet.
+ */
+static __always_inline __u32 policy_query_slow(struct __sk_buff *skb, struct sl_slow_ctx *slow, __u32 kind,
+					       const struct sl_dev_policy *s, __u32 dir, __u32 number, __u64 now)
+{
+	if (kind == SL_SLOW_ICMP_ERROR)
+		return policy_knows_error(skb, slow, s->owner, s->policy, dir, number, now) ? SL_POLICY_Q_PODS_ONLY : 0;
+	if (kind == SL_SLOW_FRAG_NEXT)
+		return frag_lookup(&slow->outer, policy_frag_dir(dir), now) ? SL_POLICY_Q_PODS_ONLY
+									    : SL_POLICY_Q_NO_PORTS;
+	return hides_l4(slow) ? SL_POLICY_Q_NO_PORTS : 0;
+}
+
+/*
  * A packet that the fast parser cannot read, of the device dev, if that has a policy. number: of a
- * device inside a pod's namespace, else 0. Returns an enum sl_drop_reason.
- * The first fragment has the ports, and the later ones are useless without it. ICMP errors belong
- * to connections, and link control to the link: only ingressPolicy decides about those. Addresses
- * and protocol decide about the rest, packet by packet.
+ * device inside a pod's namespace, else 0. Returns an enum sl_drop_reason. Link control is for the
+ * link, whose hosts need it.
  * out: slow_scratch()->outer
  */
 __noinline int sl_policy_slow(struct __sk_buff *skb, __u32 dev, __u32 dir, __u32 number)
@@ -154,19 +188,22 @@ __noinline int sl_policy_slow(struct __sk_buff *skb, __u32 dev, __u32 dir, __u32
 		return SL_DROP_NONE;
 	kind = (__u32)sl_slow_parse(skb, ETH_HLEN, dir == SL_RX ? SL_RX : SL_TX, 0);
 	slow = slow_scratch();
-	if (!slow || kind == SL_SLOW_NONE || is_link_control(slow, kind))
+	if (!slow || kind == SL_SLOW_NONE || is_link_control(slow, kind, dir, dev))
 		return SL_DROP_NONE;
-	if (kind != SL_SLOW_L4) {
-		if (kind != SL_SLOW_L3)
-			query |= SL_POLICY_Q_PODS_ONLY;
-		else if (hides_l4(slow))
-			query |= SL_POLICY_Q_NO_PORTS;
-		return policy_ask(skb, &slow->outer.p, dev, dir == SL_TX, query);
+	if (slow->outer.frag_proto == IPPROTO_FRAGMENT)
+		query |= SL_POLICY_Q_FRAGMENT6;
+	if (kind == SL_SLOW_L4) {
+		slow->outer.p.tuple.podns_dev = (__u16)number;
+		reason = policy_pass(skb, &slow->outer.p, dev, s->owner, s->policy, dir == SL_RX ? SL_RX : SL_TX, query,
+				     now, &ct);
+		if (!reason && ct)
+			policy_account(skb, &slow->outer.p, ct, dir == SL_RX ? SL_RX : SL_TX, now);
+	} else {
+		query |= policy_query_slow(skb, slow, kind, s, dir, number, now);
+		reason = policy_ask(skb, &slow->outer.p, dev, dir == SL_TX, query);
 	}
-	slow->outer.p.tuple.podns_dev = (__u16)number;
-	reason = policy_pass(skb, &slow->outer.p, dev, s->owner, s->policy, dir == SL_RX ? SL_RX : SL_TX, now, &ct);
-	if (!reason && ct)
-		policy_account(skb, &slow->outer.p, ct, dir == SL_RX ? SL_RX : SL_TX, now);
+	if (!reason && slow->outer.first_frag)
+		sl_policy_frag(dir);
 	return (int)reason;
 }
 
@@ -187,19 +224,10 @@ static __always_inline __must_check enum sl_drop_reason policy_device(struct __s
 	if (parsed != SL_PARSED_L4)
 		return (enum sl_drop_reason)sl_policy_slow(skb, dev, dir, number);
 	p->tuple.podns_dev = (__u16)number;
-	reason = policy_pass(skb, p, dev, s->owner, s->policy, dir, now, &ct);
+	reason = policy_pass(skb, p, dev, s->owner, s->policy, dir, dir == SL_RX ? SL_POLICY_Q_TO_POD : 0, now, &ct);
 	if (!reason && ct)
 		policy_account(skb, p, ct, dir, now);
 	return reason;
-}
-
-/* is_link_control() for a packet that is not parsed yet. A function of its own, for the stack it takes. */
-__noinline int sl_link_control(struct __sk_buff *skb, __u32 dir)
-{
-	__u32 kind = (__u32)sl_slow_parse(skb, ETH_HLEN, dir == SL_RX ? SL_RX : SL_TX, 0);
-	struct sl_slow_ctx *slow = slow_scratch();
-
-	return slow && is_link_control(slow, kind);
 }
 
 /*
@@ -238,7 +266,7 @@ static __always_inline __must_check enum sl_drop_reason policy_again(struct __sk
 	if (parsed != SL_PARSED_L4)
 		return (enum sl_drop_reason)sl_policy_slow(skb, dev, SL_TX, number);
 	p->tuple.podns_dev = (__u16)number;
-	return policy_pass(skb, p, dev, s->owner, s->policy, SL_TX, now, &ct);
+	return policy_pass(skb, p, dev, s->owner, s->policy, SL_TX, 0, now, &ct);
 }
 
 /* Why the hooks of a device without a host veth drop what would be another packet behind them; SL_DROP_NONE for all others. */
@@ -247,6 +275,8 @@ static __always_inline enum sl_drop_reason podns_refused(struct __sk_buff *skb, 
 {
 	if (csum_misplaced(skb, p, parsed))
 		return SL_DROP_CSUM_PLACE;
+	if (parsed == SL_PARSED_L3 && may_be_false_nd(p))
+		return (enum sl_drop_reason)sl_false_nd(skb, 0);
 	return parsed == SL_PARSED_NONE && prio_tag_in_frame(skb) ? SL_DROP_UNPARSABLE : SL_DROP_NONE;
 }
 

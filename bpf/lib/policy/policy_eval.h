@@ -152,12 +152,12 @@ static __always_inline int policy_eval(struct sl_policy *pol, __u32 id, bool egr
 
 /*
  * Does it come from a pod of the bridge that uses its link-local address? No endpoint has that
- * address.
+ * address. What was fragmented again has lost its device, see from_node().
  */
 static __always_inline bool from_bridged_link_local(const struct __sk_buff *skb, const __u8 *remote)
 {
 	return addr_is_link_local6(remote) && skb->ingress_ifindex != skb->ifindex &&
-	       endpoint_stats(skb->ingress_ifindex);
+	       (!skb->ingress_ifindex || endpoint_stats(skb->ingress_ifindex));
 }
 
 #define SL_PORT_DHCP_SERVER 67
@@ -170,6 +170,25 @@ static __always_inline bool from_bridged_link_local(const struct __sk_buff *skb,
 static __always_inline bool from_no_address(const struct sl_policy_query *q)
 {
 	return addr_is_any((const __u8 *)q->remote) && !(q->proto == IPPROTO_UDP && q->port == SL_PORT_DHCP_SERVER);
+}
+
+/* Does an isolated pod get this from what may be a pod of its bridge? No endpoint has the source. */
+static __always_inline bool from_stranger(const struct __sk_buff *skb, const struct sl_policy_query *q,
+					  const struct sl_dev_policy *s)
+{
+	return from_no_address(q) || from_bridged_link_local(skb, (const __u8 *)q->remote) ||
+	       skb->ingress_ifindex == s->group; /* by the bridge, through a hostPort */
+}
+
+/*
+ * Does an isolated pod open something to a link-local address of its bridge? Which pod has that is not
+ * known here, and not at the other end either if the node routes the packet back out of the bridge. On
+ * a link without a bridge there is only the node.
+ */
+static __always_inline bool to_bridged_link_local(const struct __sk_buff *skb, const struct sl_policy_query *q,
+						  const struct sl_dev_policy *s)
+{
+	return addr_is_link_local6((const __u8 *)q->remote) && s->group != skb->ifindex;
 }
 
 /*
@@ -193,9 +212,8 @@ static __always_inline bool policy_isolated(const struct __sk_buff *skb, const s
 	} else {
 		peer = endpoint_lookup((const __u8 *)q->remote);
 		if (!peer)
-			return to_pod && (s->flags & SL_POLICY_ISOLATED) &&
-			       (from_no_address(q) || from_bridged_link_local(skb, (const __u8 *)q->remote) ||
-				skb->ingress_ifindex == s->group); /* by the bridge, through a hostPort */
+			return (s->flags & SL_POLICY_ISOLATED) &&
+			       (to_pod ? from_stranger(skb, q, s) : to_bridged_link_local(skb, q, s));
 		if (peer->owner == s->owner)
 			return false;
 		group = peer->route_ifindex;
@@ -206,24 +224,29 @@ static __always_inline bool policy_isolated(const struct __sk_buff *skb, const s
 	return other && (other->flags & (SL_POLICY_SAME_BRIDGE | SL_POLICY_ISOLATED));
 }
 
+/* What sl_policy_ask() is asked. */
+#define SL_POLICY_Q_EGRESS 1	 /* the pod opened the connection */
+#define SL_POLICY_Q_TO_POD 2	 /* the packet is on its way to the pod */
+#define SL_POLICY_Q_PODS_ONLY 4	 /* only whether the two pods may talk */
+#define SL_POLICY_Q_NO_PORTS 8	 /* the packet hides its ports, or its protocol */
+#define SL_POLICY_Q_FRAGMENT6 16 /* the packet is a fragment, IPv6 */
+
 /*
- * Does the packet come from a process of this node? On its way to a pod such a packet has no
- * ingress device. Nor has what a pod behind netkit sends to it by the fast path, which is marked.
- * What arrives inside a pod came in by a device: there the address decides.
+ * Is it a packet of a connection that a process of this node opened? On its way to a pod such a packet
+ * has no ingress device. Nor has what a pod behind netkit sends to it by the fast path, which is
+ * marked. The kernel forgets the device of what it fragments again (ip6_copy_metadata()), so there the
+ * address has to be the node's too. It decides alone about what arrives inside a pod, where everything
+ * came in by a device, and about an answer of the pod.
  */
 static __always_inline bool from_node(const struct __sk_buff *skb, const struct sl_policy_query *q,
-				      const struct sl_dev_policy *s, bool to_pod)
+				      const struct sl_dev_policy *s, __u32 query)
 {
-	if (!s->group)
-		return is_node_addr((const __u8 *)q->remote);
-	return to_pod && !skb->ingress_ifindex && !(cfg_netkit && cb_marked(skb));
-}
+	bool to_pod = s->group && (query & SL_POLICY_Q_TO_POD);
 
-/* What sl_policy_ask() is asked. */
-#define SL_POLICY_Q_EGRESS 1	/* the pod opened the connection */
-#define SL_POLICY_Q_TO_POD 2	/* the packet is on its way to the pod */
-#define SL_POLICY_Q_PODS_ONLY 4 /* only whether the two pods may talk */
-#define SL_POLICY_Q_NO_PORTS 8	/* the packet hides its ports, or its protocol */
+	if (to_pod && (skb->ingress_ifindex || (cfg_netkit && cb_marked(skb))))
+		return false;
+	return (to_pod && !(query & SL_POLICY_Q_FRAGMENT6)) || is_node_addr((const __u8 *)q->remote);
+}
 
 /*
  * Does the policy admit the connection? Connections from processes of the node are always admitted
@@ -243,7 +266,7 @@ __noinline int sl_policy_ask(struct __sk_buff *skb, __u32 dev, __u32 query)
 		return SL_DROP_POLICY_RACE;
 	if (!s)
 		return SL_DROP_NONE;
-	if (!(query & SL_POLICY_Q_EGRESS) && from_node(skb, q, s, query & SL_POLICY_Q_TO_POD))
+	if (!(query & SL_POLICY_Q_EGRESS) && from_node(skb, q, s, query))
 		return SL_DROP_NONE;
 	if (policy_isolated(skb, q, s, query & SL_POLICY_Q_TO_POD))
 		return SL_DROP_ISOLATED;

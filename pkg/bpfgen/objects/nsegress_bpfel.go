@@ -31,6 +31,7 @@ const (
 	NsEgressMapSlEpStats         = "sl_ep_stats"
 	NsEgressMapSlEventLease      = "sl_event_lease"
 	NsEgressMapSlEventState      = "sl_event_state"
+	NsEgressMapSlFrags           = "sl_frags"
 	NsEgressMapSlNodeAddrs       = "sl_node_addrs"
 	NsEgressMapSlNomasqCidrs     = "sl_nomasq_cidrs"
 	NsEgressMapSlNsDevices       = "sl_ns_devices"
@@ -132,6 +133,7 @@ type NsEgressMapSpecs struct {
 	SlEpStats     *ebpf.MapSpec `ebpf:"sl_ep_stats"`
 	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
+	SlFrags       *ebpf.MapSpec `ebpf:"sl_frags"`
 	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
@@ -209,6 +211,7 @@ type NsEgressMaps struct {
 	SlEpStats     *ebpf.Map `ebpf:"sl_ep_stats"`
 	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
+	SlFrags       *ebpf.Map `ebpf:"sl_frags"`
 	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
@@ -237,6 +240,7 @@ func (m *NsEgressMaps) Close() error {
 		m.SlEpStats,
 		m.SlEventLease,
 		m.SlEventState,
+		m.SlFrags,
 		m.SlNodeAddrs,
 		m.SlNomasqCidrs,
 		m.SlNsDevices,

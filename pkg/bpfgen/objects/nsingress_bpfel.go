@@ -31,6 +31,7 @@ const (
 	NsIngressMapSlEpStats         = "sl_ep_stats"
 	NsIngressMapSlEventLease      = "sl_event_lease"
 	NsIngressMapSlEventState      = "sl_event_state"
+	NsIngressMapSlFrags           = "sl_frags"
 	NsIngressMapSlNodeAddrs       = "sl_node_addrs"
 	NsIngressMapSlNomasqCidrs     = "sl_nomasq_cidrs"
 	NsIngressMapSlNsDevices       = "sl_ns_devices"
@@ -132,6 +133,7 @@ type NsIngressMapSpecs struct {
 	SlEpStats     *ebpf.MapSpec `ebpf:"sl_ep_stats"`
 	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
+	SlFrags       *ebpf.MapSpec `ebpf:"sl_frags"`
 	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
@@ -209,6 +211,7 @@ type NsIngressMaps struct {
 	SlEpStats     *ebpf.Map `ebpf:"sl_ep_stats"`
 	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
+	SlFrags       *ebpf.Map `ebpf:"sl_frags"`
 	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
@@ -237,6 +240,7 @@ func (m *NsIngressMaps) Close() error {
 		m.SlEpStats,
 		m.SlEventLease,
 		m.SlEventState,
+		m.SlFrags,
 		m.SlNodeAddrs,
 		m.SlNomasqCidrs,
 		m.SlNsDevices,

@@ -33,6 +33,7 @@ const (
 	ParentMapSlEpStats         = "sl_ep_stats"
 	ParentMapSlEventLease      = "sl_event_lease"
 	ParentMapSlEventState      = "sl_event_state"
+	ParentMapSlFrags           = "sl_frags"
 	ParentMapSlNodeAddrs       = "sl_node_addrs"
 	ParentMapSlNomasqCidrs     = "sl_nomasq_cidrs"
 	ParentMapSlNsDevices       = "sl_ns_devices"
@@ -136,6 +137,7 @@ type ParentMapSpecs struct {
 	SlEpStats     *ebpf.MapSpec `ebpf:"sl_ep_stats"`
 	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
+	SlFrags       *ebpf.MapSpec `ebpf:"sl_frags"`
 	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
@@ -215,6 +217,7 @@ type ParentMaps struct {
 	SlEpStats     *ebpf.Map `ebpf:"sl_ep_stats"`
 	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
+	SlFrags       *ebpf.Map `ebpf:"sl_frags"`
 	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
@@ -245,6 +248,7 @@ func (m *ParentMaps) Close() error {
 		m.SlEpStats,
 		m.SlEventLease,
 		m.SlEventState,
+		m.SlFrags,
 		m.SlNodeAddrs,
 		m.SlNomasqCidrs,
 		m.SlNsDevices,
