@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "b4e4b5914614ed4ea2790df5326ffba603f4159f3fb0c7b4a6eff586b5df9618"
+const build = "cece3905d3d28b7b42f9d278c449fef536f5f190229970fb9f4e59495ba0b8f7"

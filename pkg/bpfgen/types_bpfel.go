@@ -146,7 +146,9 @@ const (
 	TypesSlDropReasonSL_DROP_V4MAPPED       TypesSlDropReason = 21
 	TypesSlDropReasonSL_DROP_CT_SHARE       TypesSlDropReason = 22
 	TypesSlDropReasonSL_DROP_UNASKED        TypesSlDropReason = 23
-	TypesSlDropReasonSL_DROP_MAX            TypesSlDropReason = 24
+	TypesSlDropReasonSL_DROP_CSUM_PLACE     TypesSlDropReason = 24
+	TypesSlDropReasonSL_DROP_FALSE_ND       TypesSlDropReason = 25
+	TypesSlDropReasonSL_DROP_MAX            TypesSlDropReason = 26
 )
 
 type TypesSlEdtCidr struct {

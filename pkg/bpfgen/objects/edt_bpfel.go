@@ -37,6 +37,10 @@ const (
 	EdtVarCfgCbCookie2      = "cfg_cb_cookie2"
 	EdtVarCfgClients        = "cfg_clients"
 	EdtVarCfgCoarseClock    = "cfg_coarse_clock"
+	EdtVarCfgCsumMac        = "cfg_csum_mac"
+	EdtVarCfgCsumMask       = "cfg_csum_mask"
+	EdtVarCfgCsumPart       = "cfg_csum_part"
+	EdtVarCfgCsumStart      = "cfg_csum_start"
 	EdtVarCfgCtPending      = "cfg_ct_pending"
 	EdtVarCfgCtPlaces       = "cfg_ct_places"
 	EdtVarCfgCtTurnover     = "cfg_ct_turnover"
@@ -133,6 +137,10 @@ type EdtVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCsumMac        *ebpf.VariableSpec `ebpf:"cfg_csum_mac"`
+	CfgCsumMask       *ebpf.VariableSpec `ebpf:"cfg_csum_mask"`
+	CfgCsumPart       *ebpf.VariableSpec `ebpf:"cfg_csum_part"`
+	CfgCsumStart      *ebpf.VariableSpec `ebpf:"cfg_csum_start"`
 	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
@@ -219,6 +227,10 @@ type EdtVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCsumMac        *ebpf.Variable `ebpf:"cfg_csum_mac"`
+	CfgCsumMask       *ebpf.Variable `ebpf:"cfg_csum_mask"`
+	CfgCsumPart       *ebpf.Variable `ebpf:"cfg_csum_part"`
+	CfgCsumStart      *ebpf.Variable `ebpf:"cfg_csum_start"`
 	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`

@@ -57,6 +57,10 @@ const (
 	FromPodVarCfgCbCookie2      = "cfg_cb_cookie2"
 	FromPodVarCfgClients        = "cfg_clients"
 	FromPodVarCfgCoarseClock    = "cfg_coarse_clock"
+	FromPodVarCfgCsumMac        = "cfg_csum_mac"
+	FromPodVarCfgCsumMask       = "cfg_csum_mask"
+	FromPodVarCfgCsumPart       = "cfg_csum_part"
+	FromPodVarCfgCsumStart      = "cfg_csum_start"
 	FromPodVarCfgCtPending      = "cfg_ct_pending"
 	FromPodVarCfgCtPlaces       = "cfg_ct_places"
 	FromPodVarCfgCtTurnover     = "cfg_ct_turnover"
@@ -173,6 +177,10 @@ type FromPodVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCsumMac        *ebpf.VariableSpec `ebpf:"cfg_csum_mac"`
+	CfgCsumMask       *ebpf.VariableSpec `ebpf:"cfg_csum_mask"`
+	CfgCsumPart       *ebpf.VariableSpec `ebpf:"cfg_csum_part"`
+	CfgCsumStart      *ebpf.VariableSpec `ebpf:"cfg_csum_start"`
 	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
@@ -299,6 +307,10 @@ type FromPodVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCsumMac        *ebpf.Variable `ebpf:"cfg_csum_mac"`
+	CfgCsumMask       *ebpf.Variable `ebpf:"cfg_csum_mask"`
+	CfgCsumPart       *ebpf.Variable `ebpf:"cfg_csum_part"`
+	CfgCsumStart      *ebpf.Variable `ebpf:"cfg_csum_start"`
 	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`

@@ -34,6 +34,10 @@ const (
 	MACCheckVarCfgCbCookie2      = "cfg_cb_cookie2"
 	MACCheckVarCfgClients        = "cfg_clients"
 	MACCheckVarCfgCoarseClock    = "cfg_coarse_clock"
+	MACCheckVarCfgCsumMac        = "cfg_csum_mac"
+	MACCheckVarCfgCsumMask       = "cfg_csum_mask"
+	MACCheckVarCfgCsumPart       = "cfg_csum_part"
+	MACCheckVarCfgCsumStart      = "cfg_csum_start"
 	MACCheckVarCfgCtPending      = "cfg_ct_pending"
 	MACCheckVarCfgCtPlaces       = "cfg_ct_places"
 	MACCheckVarCfgCtTurnover     = "cfg_ct_turnover"
@@ -127,6 +131,10 @@ type MACCheckVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCsumMac        *ebpf.VariableSpec `ebpf:"cfg_csum_mac"`
+	CfgCsumMask       *ebpf.VariableSpec `ebpf:"cfg_csum_mask"`
+	CfgCsumPart       *ebpf.VariableSpec `ebpf:"cfg_csum_part"`
+	CfgCsumStart      *ebpf.VariableSpec `ebpf:"cfg_csum_start"`
 	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
@@ -207,6 +215,10 @@ type MACCheckVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCsumMac        *ebpf.Variable `ebpf:"cfg_csum_mac"`
+	CfgCsumMask       *ebpf.Variable `ebpf:"cfg_csum_mask"`
+	CfgCsumPart       *ebpf.Variable `ebpf:"cfg_csum_part"`
+	CfgCsumStart      *ebpf.Variable `ebpf:"cfg_csum_start"`
 	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`

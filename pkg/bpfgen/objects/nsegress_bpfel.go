@@ -48,6 +48,10 @@ const (
 	NsEgressVarCfgCbCookie2      = "cfg_cb_cookie2"
 	NsEgressVarCfgClients        = "cfg_clients"
 	NsEgressVarCfgCoarseClock    = "cfg_coarse_clock"
+	NsEgressVarCfgCsumMac        = "cfg_csum_mac"
+	NsEgressVarCfgCsumMask       = "cfg_csum_mask"
+	NsEgressVarCfgCsumPart       = "cfg_csum_part"
+	NsEgressVarCfgCsumStart      = "cfg_csum_start"
 	NsEgressVarCfgCtPending      = "cfg_ct_pending"
 	NsEgressVarCfgCtPlaces       = "cfg_ct_places"
 	NsEgressVarCfgCtTurnover     = "cfg_ct_turnover"
@@ -155,6 +159,10 @@ type NsEgressVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCsumMac        *ebpf.VariableSpec `ebpf:"cfg_csum_mac"`
+	CfgCsumMask       *ebpf.VariableSpec `ebpf:"cfg_csum_mask"`
+	CfgCsumPart       *ebpf.VariableSpec `ebpf:"cfg_csum_part"`
+	CfgCsumStart      *ebpf.VariableSpec `ebpf:"cfg_csum_start"`
 	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
@@ -263,6 +271,10 @@ type NsEgressVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCsumMac        *ebpf.Variable `ebpf:"cfg_csum_mac"`
+	CfgCsumMask       *ebpf.Variable `ebpf:"cfg_csum_mask"`
+	CfgCsumPart       *ebpf.Variable `ebpf:"cfg_csum_part"`
+	CfgCsumStart      *ebpf.Variable `ebpf:"cfg_csum_start"`
 	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`

@@ -48,6 +48,10 @@ const (
 	NsIngressVarCfgCbCookie2      = "cfg_cb_cookie2"
 	NsIngressVarCfgClients        = "cfg_clients"
 	NsIngressVarCfgCoarseClock    = "cfg_coarse_clock"
+	NsIngressVarCfgCsumMac        = "cfg_csum_mac"
+	NsIngressVarCfgCsumMask       = "cfg_csum_mask"
+	NsIngressVarCfgCsumPart       = "cfg_csum_part"
+	NsIngressVarCfgCsumStart      = "cfg_csum_start"
 	NsIngressVarCfgCtPending      = "cfg_ct_pending"
 	NsIngressVarCfgCtPlaces       = "cfg_ct_places"
 	NsIngressVarCfgCtTurnover     = "cfg_ct_turnover"
@@ -155,6 +159,10 @@ type NsIngressVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCsumMac        *ebpf.VariableSpec `ebpf:"cfg_csum_mac"`
+	CfgCsumMask       *ebpf.VariableSpec `ebpf:"cfg_csum_mask"`
+	CfgCsumPart       *ebpf.VariableSpec `ebpf:"cfg_csum_part"`
+	CfgCsumStart      *ebpf.VariableSpec `ebpf:"cfg_csum_start"`
 	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
@@ -263,6 +271,10 @@ type NsIngressVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCsumMac        *ebpf.Variable `ebpf:"cfg_csum_mac"`
+	CfgCsumMask       *ebpf.Variable `ebpf:"cfg_csum_mask"`
+	CfgCsumPart       *ebpf.Variable `ebpf:"cfg_csum_part"`
+	CfgCsumStart      *ebpf.Variable `ebpf:"cfg_csum_start"`
 	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`

@@ -42,6 +42,10 @@ const (
 	SockLBVarCfgCbCookie2      = "cfg_cb_cookie2"
 	SockLBVarCfgClients        = "cfg_clients"
 	SockLBVarCfgCoarseClock    = "cfg_coarse_clock"
+	SockLBVarCfgCsumMac        = "cfg_csum_mac"
+	SockLBVarCfgCsumMask       = "cfg_csum_mask"
+	SockLBVarCfgCsumPart       = "cfg_csum_part"
+	SockLBVarCfgCsumStart      = "cfg_csum_start"
 	SockLBVarCfgCtPending      = "cfg_ct_pending"
 	SockLBVarCfgCtPlaces       = "cfg_ct_places"
 	SockLBVarCfgCtTurnover     = "cfg_ct_turnover"
@@ -143,6 +147,10 @@ type SockLBVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCsumMac        *ebpf.VariableSpec `ebpf:"cfg_csum_mac"`
+	CfgCsumMask       *ebpf.VariableSpec `ebpf:"cfg_csum_mask"`
+	CfgCsumPart       *ebpf.VariableSpec `ebpf:"cfg_csum_part"`
+	CfgCsumStart      *ebpf.VariableSpec `ebpf:"cfg_csum_start"`
 	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
@@ -223,6 +231,10 @@ type SockLBVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCsumMac        *ebpf.Variable `ebpf:"cfg_csum_mac"`
+	CfgCsumMask       *ebpf.Variable `ebpf:"cfg_csum_mask"`
+	CfgCsumPart       *ebpf.Variable `ebpf:"cfg_csum_part"`
+	CfgCsumStart      *ebpf.Variable `ebpf:"cfg_csum_start"`
 	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`

@@ -54,6 +54,10 @@ const (
 	ToPodVarCfgCbCookie2      = "cfg_cb_cookie2"
 	ToPodVarCfgClients        = "cfg_clients"
 	ToPodVarCfgCoarseClock    = "cfg_coarse_clock"
+	ToPodVarCfgCsumMac        = "cfg_csum_mac"
+	ToPodVarCfgCsumMask       = "cfg_csum_mask"
+	ToPodVarCfgCsumPart       = "cfg_csum_part"
+	ToPodVarCfgCsumStart      = "cfg_csum_start"
 	ToPodVarCfgCtPending      = "cfg_ct_pending"
 	ToPodVarCfgCtPlaces       = "cfg_ct_places"
 	ToPodVarCfgCtTurnover     = "cfg_ct_turnover"
@@ -167,6 +171,10 @@ type ToPodVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCsumMac        *ebpf.VariableSpec `ebpf:"cfg_csum_mac"`
+	CfgCsumMask       *ebpf.VariableSpec `ebpf:"cfg_csum_mask"`
+	CfgCsumPart       *ebpf.VariableSpec `ebpf:"cfg_csum_part"`
+	CfgCsumStart      *ebpf.VariableSpec `ebpf:"cfg_csum_start"`
 	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
@@ -287,6 +295,10 @@ type ToPodVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCsumMac        *ebpf.Variable `ebpf:"cfg_csum_mac"`
+	CfgCsumMask       *ebpf.Variable `ebpf:"cfg_csum_mask"`
+	CfgCsumPart       *ebpf.Variable `ebpf:"cfg_csum_part"`
+	CfgCsumStart      *ebpf.Variable `ebpf:"cfg_csum_start"`
 	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`

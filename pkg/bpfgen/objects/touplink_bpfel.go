@@ -49,6 +49,10 @@ const (
 	ToUplinkVarCfgCbCookie2      = "cfg_cb_cookie2"
 	ToUplinkVarCfgClients        = "cfg_clients"
 	ToUplinkVarCfgCoarseClock    = "cfg_coarse_clock"
+	ToUplinkVarCfgCsumMac        = "cfg_csum_mac"
+	ToUplinkVarCfgCsumMask       = "cfg_csum_mask"
+	ToUplinkVarCfgCsumPart       = "cfg_csum_part"
+	ToUplinkVarCfgCsumStart      = "cfg_csum_start"
 	ToUplinkVarCfgCtPending      = "cfg_ct_pending"
 	ToUplinkVarCfgCtPlaces       = "cfg_ct_places"
 	ToUplinkVarCfgCtTurnover     = "cfg_ct_turnover"
@@ -157,6 +161,10 @@ type ToUplinkVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCsumMac        *ebpf.VariableSpec `ebpf:"cfg_csum_mac"`
+	CfgCsumMask       *ebpf.VariableSpec `ebpf:"cfg_csum_mask"`
+	CfgCsumPart       *ebpf.VariableSpec `ebpf:"cfg_csum_part"`
+	CfgCsumStart      *ebpf.VariableSpec `ebpf:"cfg_csum_start"`
 	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
@@ -267,6 +275,10 @@ type ToUplinkVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCsumMac        *ebpf.Variable `ebpf:"cfg_csum_mac"`
+	CfgCsumMask       *ebpf.Variable `ebpf:"cfg_csum_mask"`
+	CfgCsumPart       *ebpf.Variable `ebpf:"cfg_csum_part"`
+	CfgCsumStart      *ebpf.Variable `ebpf:"cfg_csum_start"`
 	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`

@@ -29,6 +29,10 @@ const (
 	XDPDenylistVarCfgCbCookie2      = "cfg_cb_cookie2"
 	XDPDenylistVarCfgClients        = "cfg_clients"
 	XDPDenylistVarCfgCoarseClock    = "cfg_coarse_clock"
+	XDPDenylistVarCfgCsumMac        = "cfg_csum_mac"
+	XDPDenylistVarCfgCsumMask       = "cfg_csum_mask"
+	XDPDenylistVarCfgCsumPart       = "cfg_csum_part"
+	XDPDenylistVarCfgCsumStart      = "cfg_csum_start"
 	XDPDenylistVarCfgCtPending      = "cfg_ct_pending"
 	XDPDenylistVarCfgCtPlaces       = "cfg_ct_places"
 	XDPDenylistVarCfgCtTurnover     = "cfg_ct_turnover"
@@ -117,6 +121,10 @@ type XDPDenylistVariableSpecs struct {
 	CfgCbCookie2      *ebpf.VariableSpec `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.VariableSpec `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.VariableSpec `ebpf:"cfg_coarse_clock"`
+	CfgCsumMac        *ebpf.VariableSpec `ebpf:"cfg_csum_mac"`
+	CfgCsumMask       *ebpf.VariableSpec `ebpf:"cfg_csum_mask"`
+	CfgCsumPart       *ebpf.VariableSpec `ebpf:"cfg_csum_part"`
+	CfgCsumStart      *ebpf.VariableSpec `ebpf:"cfg_csum_start"`
 	CfgCtPending      *ebpf.VariableSpec `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.VariableSpec `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.VariableSpec `ebpf:"cfg_ct_turnover"`
@@ -187,6 +195,10 @@ type XDPDenylistVariables struct {
 	CfgCbCookie2      *ebpf.Variable `ebpf:"cfg_cb_cookie2"`
 	CfgClients        *ebpf.Variable `ebpf:"cfg_clients"`
 	CfgCoarseClock    *ebpf.Variable `ebpf:"cfg_coarse_clock"`
+	CfgCsumMac        *ebpf.Variable `ebpf:"cfg_csum_mac"`
+	CfgCsumMask       *ebpf.Variable `ebpf:"cfg_csum_mask"`
+	CfgCsumPart       *ebpf.Variable `ebpf:"cfg_csum_part"`
+	CfgCsumStart      *ebpf.Variable `ebpf:"cfg_csum_start"`
 	CfgCtPending      *ebpf.Variable `ebpf:"cfg_ct_pending"`
 	CfgCtPlaces       *ebpf.Variable `ebpf:"cfg_ct_places"`
 	CfgCtTurnover     *ebpf.Variable `ebpf:"cfg_ct_turnover"`
