@@ -29,7 +29,7 @@ type fixture struct {
 }
 
 // fixtureSizes keep the maps quick to empty.
-var fixtureSizes = map[string]uint32{"sl_ct": 4096, "sl_ct_unassured": 4096, "sl_ct_places": 4096, "sl_ep_stats": 64}
+var fixtureSizes = map[string]uint32{"sl_ct": 4096, "sl_ct_unassured": 4096, "sl_ct_places": 6144, "sl_ep_stats": 64}
 
 // loaded are the programs of fixtures by their configuration: loading them takes longer than most tests do with them.
 var loaded = map[string]fixture{}

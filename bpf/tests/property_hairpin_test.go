@@ -36,7 +36,7 @@ func through(w *walk, f frame, pieces int, from, to *pod) (arrived [][]byte) {
 	for _, b := range pieced(f.bytes(w.tb), pieces) {
 		r, err := w.run(podEgress, from.name, input{data: b})
 		if err != nil || r.verdict != pass {
-			w.tb.Fatalf("from_pod: verdict %d, %v", r.verdict, err)
+			w.tb.Fatalf("from_pod: verdict %d, %v\n%s\n%x", r.verdict, err, w.dump(), b)
 		}
 		if r, err = w.run(podIngress, to.name, input{data: route(r.out, to.gwMAC, to.mac)}); err != nil || r.verdict != pass {
 			w.tb.Fatalf("to_pod: verdict %d, %v\n%s", r.verdict, err, w.dump())

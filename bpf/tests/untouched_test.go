@@ -121,7 +121,12 @@ func vlan(etherType uint16) func([]byte) []byte {
 }
 
 var oddities = []oddity{
-	{"ARP", func(raw []byte) []byte { return clone(raw, func(b []byte) { b[12], b[13] = 8, 6 }) }},
+	{"ARP", func(raw []byte) []byte {
+		return clone(raw, func(b []byte) {
+			b[12], b[13] = 8, 6
+			clear(b[28:32]) // it names no sender
+		})
+	}},
 	{"LLDP", func(raw []byte) []byte { return clone(raw, func(b []byte) { b[12], b[13] = 0x88, 0xcc }) }},
 	{"length field", func(raw []byte) []byte { return clone(raw, func(b []byte) { b[12], b[13] = 0, 40 }) }},
 	{"other family's type", func(raw []byte) []byte {
@@ -158,7 +163,7 @@ var oddities = []oddity{
 	{"ICMP too big", icmp(3, 2)},
 	{"ICMP time exceeded", icmp(11, 3)},
 	{"ICMP parameter problem", icmp(12, 4)},
-	{"ICMP redirect, neighbour solicitation", icmp(5, 135)},
+	{"ICMP timestamp, neighbour solicitation", icmp(13, 135)},
 	{"ICMP timestamp, router advertisement", icmp(13, 134)},
 	{"no L4", cutAfter(0)},
 	{"L4 of 1 byte", cutAfter(1)},

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "cece3905d3d28b7b42f9d278c449fef536f5f190229970fb9f4e59495ba0b8f7"
+const build = "904d4b122623913c1c8d9b1e656e06bca92f4d5bd2efce4d4d4979d96bc85c16"

@@ -47,7 +47,10 @@ struct {
 
 /* Places that one connection may take. With 85 % in use, all 32 are taken once in 180. */
 #define SL_CT_TRIES 32
-/* As many for one that begins. Among 8 is the holder of half of all places, but for once in 256. */
+/*
+ * As many are enough for one that begins, if an attachment is found that has at least as many places as
+ * its own. Among 8 is the holder of half of all places, but for once in 256.
+ */
 #define SL_CT_TRIES_PENDING 8
 #define SL_CT_NO_PLACE 0xffffffffU
 /* How long an attachment that was refused gets no place, and opens no connection: a search costs microseconds. */
@@ -219,6 +222,7 @@ __noinline int sl_ct_claim(__u32 kind)
 	struct sl_ct_scratch *s = ct_scratch();
 	struct sl_ct_search *q;
 	struct sl_ct_share *mine;
+	__s64 held;
 	__u32 i;
 
 	if (!s)
@@ -240,13 +244,14 @@ __noinline int sl_ct_claim(__u32 kind)
 	}
 	if (q->now < mine->refused_until)
 		return 0;
-	q->most = mine->held;
+	held = mine->held;
+	q->most = held;
 	q->victim = SL_CT_NO_PLACE;
 	q->oldest = 0;
 	q->first = 0;
 	q->count = cfg_ct_places - cfg_ct_places / 4;
 	if (kind & SL_CT_KIND_PENDING) {
-		q->most--; /* what this attachment has counts too */
+		q->most = 0; /* any, and this attachment too: one that begins is not refused */
 		q->first = cfg_ct_places;
 		q->count = cfg_ct_pending;
 	} else if (kind & SL_CT_KIND_OTHER) {
@@ -255,14 +260,16 @@ __noinline int sl_ct_claim(__u32 kind)
 	}
 	ct_place_hash(q, &s->claim);
 	for (i = 0; i < SL_CT_TRIES; i++) {
-		if ((kind & SL_CT_KIND_PENDING) && i == SL_CT_TRIES_PENDING)
+		if ((kind & SL_CT_KIND_PENDING) && i >= SL_CT_TRIES_PENDING && q->most >= held)
 			break;
 		if (sl_ct_try_place())
 			return 1;
 	}
-	if (q->victim != SL_CT_NO_PLACE)
-		return ct_evict_place(s);
+	if (q->victim != SL_CT_NO_PLACE && ct_evict_place(s))
+		return 1;
 	if (kind & SL_CT_KIND_PENDING)
+		return 1; /* another CPU was faster: it has no place, and the LRU is the net */
+	if (q->victim != SL_CT_NO_PLACE)
 		return 0;
 	mine = bpf_map_lookup_elem(&sl_ct_shares, &q->mine);
 	if (mine)
