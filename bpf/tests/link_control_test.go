@@ -11,6 +11,8 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
+	"github.com/sluice-cni/sluice/pkg/maps/podns"
+	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
@@ -156,4 +158,24 @@ func TestPrivilegedFalseNeighbourAntiSpoofOff(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Nor is a pod under rules a router that has its programs in its own namespace. Those know no addresses of the pod.
+func TestPrivilegedFalseNeighbourPodNS(t *testing.T) {
+	fx := newFixture(t, nil)
+	const number = 5
+	fx.each(t, "inside", func(w *walk) {
+		w.putPolicy(7, policy.ModeOpen, `{"ingressDefault":"deny"}`)
+		w.put("sl_dev_policy", podns.Key(number), policymap.NewPoliced(podA.owner, 0, 7, policy.ModeOpen))
+		w.put("sl_ns_devices", uint32(number), &bpfgen.TypesSlPodnsDevice{Owner: podA.owner})
+		defer w.remove("sl_ns_devices", uint32(number))
+		w.number = number
+		for _, l := range links(t) {
+			expect := untouched(l.data)
+			if l.router {
+				expect = want{verdict: shot, reason: l.drop, uncounted: true}
+			}
+			w.stepInput(ownEgress, podB.name, input{data: l.data, badSums: true}, expect)
+		}
+	})
 }
