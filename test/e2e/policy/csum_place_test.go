@@ -5,6 +5,7 @@ package policy
 import (
 	"encoding/binary"
 	"errors"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -129,9 +130,13 @@ func halfMadeFrom(t *testing.T, srcMAC, dstMAC net.HardwareAddr, src, dst netip.
 // requireCsumPlace skips where the kernel does not tell the programs where it will write.
 func requireCsumPlace(t *testing.T) {
 	t.Helper()
-	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err != nil {
-		t.Skip("missing feature: BTF of the kernel")
-	}
+	require.Feature(t, "BTF of the kernel", func() error {
+		_, err := os.Stat("/sys/kernel/btf/vmlinux")
+		if errors.Is(err, fs.ErrNotExist) {
+			return require.ErrMissing
+		}
+		return err
+	})
 }
 
 // assertCsumPlaces sends all frames and compares what the listener hears.
