@@ -112,8 +112,11 @@ func diagAddr(family uint8, b []byte) netip.Addr {
 	return netip.AddrFrom16([16]byte(b[:16])).Unmap()
 }
 
-// Sockets that wait for anybody: a TCP socket in LISTEN, and a UDP socket in CLOSE, which has no peer.
-const withoutPeer = 1<<7 | 1<<10
+// States of sockets that wait for anybody. With any state besides LISTEN the kernel goes through its table of all connections too.
+const (
+	tcpListens = 1 << 10
+	udpNoPeer  = 1 << 7 // CLOSE
+)
 
 const attrV6Only = 11 // INET_DIAG_SKV6ONLY
 
@@ -127,10 +130,14 @@ type Listener struct {
 // Listeners returns the sockets of the calling thread's network namespace that wait for anybody on a port, 0 for all ports; proto is
 // IPPROTO_TCP or IPPROTO_UDP. ErrNotSupported: the kernel has no sock_diag for them.
 func Listeners(proto uint8, port uint16) ([]Listener, error) {
+	states := uint32(udpNoPeer)
+	if proto == unix.IPPROTO_TCP {
+		states = tcpListens
+	}
 	var out []Listener
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		body := diagRequest(family, proto)
-		binary.NativeEndian.PutUint32(body[4:], withoutPeer)
+		binary.NativeEndian.PutUint32(body[4:], states)
 		binary.BigEndian.PutUint16(body[8:], port) // the kernel filters by it
 		msgs, err := dumpSockets(body)
 		if err != nil {
