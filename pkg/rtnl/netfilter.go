@@ -23,6 +23,8 @@ const (
 
 	ctaTupleOrig  = 1  // CTA_TUPLE_ORIG
 	ctaTupleReply = 2  // CTA_TUPLE_REPLY
+	ctaStatus     = 3  // CTA_STATUS
+	ctaProtoInfo  = 4  // CTA_PROTOINFO
 	ctaID         = 12 // CTA_ID
 	ctaZone       = 18 // CTA_ZONE
 
@@ -31,6 +33,10 @@ const (
 
 	ctaIPv4Src = 1 // CTA_IP_V4_SRC; CTA_IP_V4_DST is the next
 	ctaIPv6Src = 3 // CTA_IP_V6_SRC; CTA_IP_V6_DST is the next
+
+	ctaProtoInfoTCP = 1      // CTA_PROTOINFO_TCP
+	ctaTCPState     = 1      // CTA_PROTOINFO_TCP_STATE
+	seenReply       = 1 << 1 // IPS_SEEN_REPLY
 
 	ctaProtoNum     = 1 // CTA_PROTO_NUM
 	ctaProtoSrcPort = 2 // CTA_PROTO_SRC_PORT
@@ -161,7 +167,16 @@ type Flow struct {
 	Proto              uint8
 	Src, Dst           netip.AddrPort
 	ReplySrc, ReplyDst netip.AddrPort
+	Replied            bool  // a packet of the other direction has come
+	TCPState           uint8 // of TCP: TCPFinWait and the like
 }
+
+// States of TCP that say how a connection ends (enum tcp_conntrack).
+const (
+	TCPFinWait  = 4
+	TCPTimeWait = 7
+	TCPClose    = 8
+)
 
 // FindFlow returns the connection of the calling thread's network namespace that a packet of this protocol from src to dst opened. The error
 // wraps ErrNotFound when there is none, or the kernel keeps no connections.
@@ -244,7 +259,7 @@ func DropFlows(family int, match func(Flow) bool) (int, error) {
 
 // parseFlow returns the flow of a message and the attributes that name it: the tuple, the zone and the id, as they came.
 func parseFlow(b []byte) (f Flow, name []byte, err error) {
-	var errs [2]error
+	var errs [4]error
 	err = walk(b, func(kind uint16, v []byte) {
 		switch kind {
 		case ctaTupleOrig:
@@ -252,11 +267,23 @@ func parseFlow(b []byte) (f Flow, name []byte, err error) {
 			name = append(name, vnl.NewRtAttr(ctaTupleOrig|unix.NLA_F_NESTED, v).Serialize()...)
 		case ctaTupleReply:
 			f.ReplySrc, f.ReplyDst, _, errs[1] = parseTuple(v)
+		case ctaStatus:
+			f.Replied = len(v) == 4 && binary.BigEndian.Uint32(v)&seenReply != 0
+		case ctaProtoInfo:
+			errs[2] = walk(v, func(kind uint16, v []byte) {
+				if kind == ctaProtoInfoTCP {
+					errs[3] = walk(v, func(kind uint16, v []byte) {
+						if kind == ctaTCPState && len(v) == 1 {
+							f.TCPState = v[0]
+						}
+					})
+				}
+			})
 		case ctaZone, ctaID:
 			name = append(name, vnl.NewRtAttr(int(kind), v).Serialize()...)
 		}
 	})
-	if err = errors.Join(err, errs[0], errs[1]); err != nil {
+	if err = errors.Join(append(errs[:], err)...); err != nil {
 		return f, nil, err
 	}
 	return f, name, nil

@@ -18,7 +18,7 @@ import (
 // when it moves during the walk. An error ends the sequence.
 func (t Table) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
 	return func(yield func(Flow, error) bool) {
-		now := conntrack.Now()
+		now, nf := conntrack.Now(), newNetfilter()
 		for _, name := range []string{pintree.MapConntrack, pintree.MapConntrackUnassured} {
 			m, err := t.Pinned(name)
 			if err != nil {
@@ -35,6 +35,7 @@ func (t Table) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
 				}
 				s := newFlow(r, now)
 				if f.matches(r, s) {
+					nf.complete(&s)
 					more = yield(s, nil)
 				}
 				return more
@@ -88,7 +89,7 @@ type Flow struct {
 	Pod       netip.AddrPort `json:"pod"`
 	Remote    netip.AddrPort `json:"remote"`
 	Outside   netip.AddrPort `json:"outside,omitzero"` // the node's end of a translated connection
-	State     string         `json:"state"`            // new, unreplied, established, closing, closed
+	State     string         `json:"state"`            // new, unreplied, established, closing, closed; by netfilter where the datapath sees no answer
 	Kind      string         `json:"kind"`             // hostport, masquerade, plain
 	PodOpened bool           `json:"podOpened"`        // as the table has it; see ByPod
 	Fast      bool           `json:"fast"`             // both directions may take the fast path

@@ -42,9 +42,13 @@ func (t Table) ForgetSources(gone []netip.Addr) error {
 }
 
 func (t Table) flushFlows(do func(conntrack.Map, func(*conntrack.Record) bool, []conntrack.Map) (int, error), match func(Flow) bool) (int, error) {
-	now := conntrack.Now()
+	now, nf := conntrack.Now(), newNetfilter()
 	return t.flushRecords(func(m conntrack.Map, all []conntrack.Map) (int, error) {
-		return do(m, func(r *conntrack.Record) bool { return match(newFlow(r, now)) }, all)
+		return do(m, func(r *conntrack.Record) bool {
+			s := newFlow(r, now)
+			nf.complete(&s)
+			return match(s)
+		}, all)
 	})
 }
 

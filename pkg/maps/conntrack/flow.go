@@ -164,20 +164,24 @@ func (r *Record) State(now Time) string {
 	case r.Proto == unix.IPPROTO_TCP && r.closed():
 		return StateClosed
 	case r.Proto == unix.IPPROTO_TCP && r.Flags&(finTX|finRX) != 0:
-		return "closing"
+		return StateClosing
 	case r.Flags&assured != 0:
-		return "established"
+		return StateEstablished
 	case r.Flags&replied != 0:
 		return "new"
 	}
-	return "unreplied"
+	return StateUnreplied
 }
 
 // Time is a reading of the flow tables' clock: the time since boot, without the time spent asleep.
 type Time = time.Duration
 
-// States of connections that are over.
+// States that others name too. The last two are of connections that are over.
 const (
+	StateUnreplied   = "unreplied"
+	StateEstablished = "established"
+	StateClosing     = "closing" // TCP, by FIN in one direction
+
 	StateClosed  = "closed"  // TCP, by FIN in both directions or RST; a look-up finds it for some seconds
 	StateExpired = "expired" // a look-up would not find it
 )

@@ -59,7 +59,7 @@ var rooms = []room{
 		"hangs programs up; which device gets what is decided above"},
 	{"loader/internal/policies", []string{"loader/internal/pintree", "pkg/attachments", "pkg/maps/policy", "pkg/policy", "pkg/rollback"},
 		"writes the maps of the firewall; attaches nothing"},
-	{"loader/internal/flows", []string{"loader/internal/pintree", "pkg/maps/conntrack"},
+	{"loader/internal/flows", []string{"loader/internal/pintree", "pkg/maps/conntrack", "pkg/rtnl"},
 		"writes the conntrack maps; attaches nothing"},
 	{"loader/internal/parents", []string{"loader/internal/attach", "loader/internal/hook", "loader/internal/pintree", "pkg/log", "pkg/maps/podns", "pkg/netns", "pkg/rollback", "pkg/rtnl"},
 		"says whose packets are whose; knows neither rules nor limits"},

@@ -61,12 +61,18 @@ func TestPrivilegedServiceInside(t *testing.T) {
 		vip, backend := netip.AddrPortFrom(e2etest.VirtualIP(fam), 80), netip.AddrPortFrom(fam.Pod(web), 8000)
 		found := false
 		for line := range strings.Lines(e2etest.MustRun(t, w.Node, e2etest.Programs.Path("sluice")+" observe --all -o json --protocol "+proto[:3]+" --ip "+vip.Addr().String())) {
-			var e struct{ Source, Destination, Backend netip.AddrPort }
+			var e struct {
+				Source, Destination, Backend netip.AddrPort
+				State                        string
+			}
 			if err := json.Unmarshal([]byte(line), &e); err != nil {
 				t.Fatal(err)
 			}
 			if e.Source.Addr() != fam.Pod(app) || e.Destination != vip || e.Backend != backend {
 				t.Errorf("observed %+v, want %s and %s", e, vip, backend)
+			}
+			if e.State == "unreplied" { // known from netfilter's table: the datapath does not see the answer under this tuple
+				t.Errorf("%s: %s has answered, and is shown as unreplied", proto, vip)
 			}
 			found = true
 		}
