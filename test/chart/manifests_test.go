@@ -54,8 +54,8 @@ resources: [sluice.yaml]
 	return files
 }
 
-// ipam are the parts of the chart that cluster-wide addresses need: the definitions, the rights of nodes, and what the agent needs
-// to make their kubeconfigs.
+// ipam are the parts of the chart that cluster-wide addresses need: the definitions, the rights of nodes, further ones for addresses that are
+// kept, what bounds them all, and what the agent needs to make the kubeconfigs.
 func ipam(tb testing.TB) map[string]string {
 	tb.Helper()
 	const head = licence + `# Rendered from deploy/helm/sluice: make chart-generate. docs/ipam.md says how to use it without the chart.
@@ -67,7 +67,11 @@ func ipam(tb testing.TB) map[string]string {
 		switch o := r.Objects[i]; {
 		case o.Kind() == "CustomResourceDefinition":
 			name = "crds.yaml"
-		case strings.HasSuffix(o.ID(), "/sluice-ipam") && !strings.HasPrefix(o.Kind(), "Validating"):
+		case strings.HasSuffix(o.ID(), "/sluice-ipam-kept-addresses"):
+			name = "kept-addresses.yaml"
+		case strings.HasSuffix(o.ID(), "/sluice-ipam") && strings.HasPrefix(o.Kind(), "Validating"):
+			name = "admission.yaml"
+		case strings.HasSuffix(o.ID(), "/sluice-ipam"):
 			name = "rbac.yaml"
 		case !strings.Contains(o.ID(), "ipam"):
 			continue
@@ -78,6 +82,25 @@ func ipam(tb testing.TB) map[string]string {
 		files[name] += "---\n" + text
 	}
 	return files
+}
+
+// The rights of a node in the plain manifests are those that docs/ipam.md names: of pods it reads none, unless addresses are kept.
+func TestIPAMRights(t *testing.T) {
+	files := ipam(t)
+	for name, want := range map[string]bool{"rbac.yaml": false, "kept-addresses.yaml": true} {
+		text, err := os.ReadFile(filepath.Join(Root, "deploy/ipam", name))
+		if err != nil {
+			t.Error(err)
+		}
+		for _, resource := range []string{"pods", "statefulsets", "ipamclaims"} {
+			if has := strings.Contains(string(text), "resources: ["+resource+"]"); has != want {
+				t.Errorf("%s: rights of %s: %v", name, resource, has)
+			}
+		}
+	}
+	if !strings.Contains(files["admission.yaml"], "kind: ValidatingAdmissionPolicyBinding") {
+		t.Errorf("nothing bounds what a node does with a pool:\n%s", files["admission.yaml"])
+	}
 }
 
 func overlays(tb testing.TB) map[string]map[string]any {

@@ -416,10 +416,10 @@ func TestIPAM(t *testing.T) {
 		t.Errorf("in the cluster: %s", diff)
 	}
 	kept := mustRender(t, set(t, "ipam.enabled=true", "ipam.keptAddresses=true"))
-	if n := len(rules(kept, "ClusterRole/sluice-ipam")); n != 5 {
+	if n := len(rules(kept, "ClusterRole/sluice-ipam-kept-addresses")); n != 4 {
 		t.Errorf("%d rules for kept addresses", n)
 	}
-	for _, rule := range slices.Concat(rules(r, "Role/sluice-ipam"), rules(kept, "ClusterRole/sluice-ipam"), rules(r, "Role/sluice-agent-ipam-token")) {
+	for _, rule := range slices.Concat(rules(r, "Role/sluice-ipam"), rules(kept, "ClusterRole/sluice-ipam-kept-addresses"), rules(r, "Role/sluice-agent-ipam-token")) {
 		if slices.Contains(rule.Verbs, "*") || slices.Contains(rule.Resources, "*") || slices.Contains(rule.Resources, "secrets") ||
 			slices.Contains(rule.Resources, "serviceaccounts/token") && !slices.Equal(rule.ResourceNames, []string{"sluice-ipam"}) {
 			t.Errorf("%+v", rule)

@@ -62,7 +62,7 @@ func patchPool(ctx context.Context, c *kubernetes.Clientset, name, ops string) e
 func TestPrivilegedIPAMManifests(t *testing.T) {
 	t.Parallel()
 	s := kubetest.Start(t, kubetest.Options{})
-	for name, want := range map[string]int{"crds.yaml": 3, "rbac.yaml": 5, "agent.yaml": 6} {
+	for name, want := range map[string]int{"crds.yaml": 3, "rbac.yaml": 5, "admission.yaml": 2, "agent.yaml": 4} {
 		out := s.KubectlWith(ipamManifest(t, name), "apply", "--validate=strict", "-f", "-")
 		if n := strings.Count(out, "created"); n != want {
 			t.Errorf("%s: %d objects, want %d:\n%s", name, n, want, out)
@@ -123,10 +123,24 @@ func TestPrivilegedIPAMManifests(t *testing.T) {
 			_, err := node.CoreV1().Secrets("kube-system").List(t.Context(), metav1.ListOptions{})
 			return err
 		}(),
+		"pods": func() error {
+			_, err := node.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
+			return err
+		}(),
 		"patch a node": annotate(t.Context(), node, "n1", `{"metadata":{"annotations":{"sluice-cni.io/a":"b"}}}`),
 	} {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v", what, err)
+		}
+	}
+	s.KubectlWith(ipamManifest(t, "kept-addresses.yaml"), "apply", "--validate=strict", "-f", "-")
+	for end := time.Now().Add(netlab.Patient(30 * time.Second)); ; time.Sleep(100 * time.Millisecond) {
+		_, err := node.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
+		if err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("pods, for addresses that are kept: %v", err)
 		}
 	}
 	// The policy looks at each entry, and what it may compute is limited.

@@ -53,7 +53,7 @@ func (n *node) pools() map[string]map[string]string {
 func TestPrivilegedAgentIPAM(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	for _, name := range []string{"crds.yaml", "rbac.yaml", "agent.yaml"} {
+	for _, name := range []string{"crds.yaml", "rbac.yaml", "admission.yaml", "agent.yaml"} {
 		text, err := os.ReadFile("../../../deploy/ipam/" + name)
 		if err != nil {
 			t.Fatal(err)
