@@ -151,9 +151,9 @@ test-volume: ## run the attacks on the connection table with a million connectio
 	go test -count=1 -timeout=3h -v -run '^TestPrivilegedShare' ./bpf/tests -volume 1000000
 	go test -count=1 -timeout=1h -v -run '^TestPrivilegedFlood$$' ./test/e2e/datapath -volume 1000000
 
-test-ipam: ## 10,000 ADDs of cluster-wide addresses with kill -9, partitions, two builds and a writer like whereabouts, minutes (root)
+test-ipam: ## 10,000 ADDs of cluster-wide addresses with kill -9, partitions and two builds, and whereabouts' own program beside them, minutes (root)
 	$(need-root)
-	go test -count=1 -timeout=2h -v -run '^TestPrivilegedVolume$$' ./plugins/ipam/cluster -volume 10000 -volume-time 100m
+	go test -count=1 -timeout=2h -v -run '^TestPrivileged(Volume|Whereabouts)$$' ./plugins/ipam/cluster -volume 10000 -volume-time 100m
 
 parity: ## compare every behaviour in every backend with upstream, cell by cell, about ten minutes (root)
 	$(need-root)

@@ -105,6 +105,11 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, er
 	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			l.hasNothing(ctx)
+		}
+	}()
 	out := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, Routes: c.Routes, DNS: c.DNS}
 	owner, err := l.owner(ctx)
 	if err != nil {
@@ -156,6 +161,20 @@ func (l *call) of(ctx context.Context, i int, wanted netip.Addr, owner claims.Ow
 		_ = os.Remove(t.note)
 	}
 	return nil, a, false, cnierr.Wrap(cnierr.CodeTryAgain, err, "the slices of nodes change")
+}
+
+// hasNothing has the DEL behind an ADD that failed not look for what whereabouts may have allocated: it would ask the store, or wait for it.
+func (l *call) hasNothing(ctx context.Context) {
+	if l.c.NodeSliceSize != "" || len(l.c.Ranges) == 0 {
+		return
+	}
+	f, err := l.open(ctx, l.c.Backend, l.c.PoolName("", l.c.Ranges[0].CIDR.String()))
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	f.Remember(l.a.ContainerID, l.a.IfName)
+	_ = f.Save() // without it DEL asks
 }
 
 func ipNet(p netip.Prefix) net.IPNet {

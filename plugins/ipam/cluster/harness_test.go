@@ -118,19 +118,28 @@ func register(t testing.TB, s *kubetest.Server, name, bootID string) {
 
 // run does what one run of the store program does.
 func (h *host) run(ctx context.Context, j storeproc.Job, f func(c *claims.Claimer) error) error {
-	s, err := h.open(ctx, &j.Config)
+	c, _, err := h.claimer(ctx, &j)
 	if err != nil {
 		return err
 	}
-	c := &claims.Claimer{Store: s, Node: j.Node, Dir: j.Config.DataDir, Log: log.NewNop(), FullWait: 8 * time.Second, Patience: time.Second}
 	err = f(c)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.runs++
-	if k, ok := s.(*kubestore.Store); ok {
+	if k, ok := c.Store.(*kubestore.Store); ok {
 		h.calls += k.Calls
 	}
 	return storeproc.Named(err)
+}
+
+func (h *host) claimer(ctx context.Context, j *storeproc.Job) (*claims.Claimer, func(), error) {
+	s, err := h.open(ctx, &j.Config)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &claims.Claimer{
+		Store: s, Node: j.Node, Dir: j.Config.DataDir, Log: log.NewNop(), FullWait: 8 * time.Second, Patience: time.Second,
+	}, func() {}, nil
 }
 
 func (h *host) Ensure(ctx context.Context, j storeproc.Job) error {
@@ -139,7 +148,7 @@ func (h *host) Ensure(ctx context.Context, j storeproc.Job) error {
 
 func (h *host) Forget(ctx context.Context, j storeproc.Job) error {
 	return h.run(ctx, j, func(c *claims.Claimer) error {
-		return c.Forget(ctx, &j.Request, blocks.Owed{ContainerID: j.ContainerID, IfName: j.IfName})
+		return c.Forget(ctx, &j.Request)
 	})
 }
 
@@ -179,17 +188,16 @@ func (h *host) Bind(ctx context.Context, j storeproc.Job) error {
 func (h *host) Upkeep(j storeproc.Job) error {
 	h.background.Go(func() {
 		_ = h.run(context.Background(), j, func(c *claims.Claimer) error { return c.Upkeep(context.Background(), &j.Request) })
-		h.keepers.Go(func() {
-			_ = h.run(context.Background(), j, func(c *claims.Claimer) error { return c.Keep(h.ctx, &j.Request) })
-		})
+		_ = h.Keep(j)
 	})
 	return nil
 }
 
 func (h *host) Keep(j storeproc.Job) error {
-	h.keepers.Go(func() {
-		_ = h.run(context.Background(), j, func(c *claims.Claimer) error { return c.Keep(h.ctx, &j.Request) })
-	})
+	if storeproc.Kept(h.ctx, &j) {
+		return nil
+	}
+	h.keepers.Go(func() { _ = storeproc.Keep(h.ctx, &j, h.claimer, log.NewNop()) })
 	return nil
 }
 

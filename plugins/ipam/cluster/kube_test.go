@@ -11,6 +11,8 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/test/kubetest"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/conf"
 )
 
 const tenNet = `"range":"10.20.0.0/24"`
@@ -145,6 +147,12 @@ func testOutage(t *testing.T, s *kubetest.Server) {
 	}
 	_, err := h.add(h.args("e", extra))
 	wantCode(t, err, cnierr.CodeTryAgain, "10.40.0.0-22")
+	h.mustDel("e", extra)
+	if f, err := blocks.Open(t.Context(), h.dir, conf.Kubernetes, "10.40.0.0-22"); err != nil || len(f.Owed) > 0 {
+		t.Errorf("DEL of an ADD that failed waits for the store: %+v %v", f.Owed, err)
+	} else {
+		f.Close()
+	}
 	_, err = late.add(late.args("e", extra))
 	wantCode(t, err, cnierr.CodeTryAgain)
 	wantCode(t, h.plugin.Status(context.Background(), h.args("", extra)), cnierr.CodeUnavailable)

@@ -340,3 +340,42 @@ func TestPrivilegedIdleNode(t *testing.T) {
 		}
 	}
 }
+
+// running is how many programs of a directory run.
+func running(t *testing.T, dir string) (n int) {
+	t.Helper()
+	exes, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, exe := range exes {
+		if target, err := os.Readlink(exe); err == nil && strings.HasPrefix(target, dir+"/") {
+			n++
+		}
+	}
+	return n
+}
+
+// One process of a node stays in the background, however many pools the node has unused addresses of.
+func TestPrivilegedOneKeeper(t *testing.T) {
+	e := newEtcd(t)
+	bin, dir := programs(t), t.TempDir()
+	var ranges []string
+	for i := range 6 {
+		ranges = append(ranges, fmt.Sprintf(`{"range":"10.54.%d.0/24"},{"range":"fd54:0:0:%d::/64"}`, i, i))
+	}
+	c := &caller{e.ns, bin, fmt.Sprintf(`"ipRanges":[%s],"etcd_host":"127.0.0.1:2379","etcd_ca_cert_file":%q,"etcd_cert_file":%q,"etcd_key_file":%q`,
+		strings.Join(ranges, ","), e.pki.File("ca.crt"), e.pki.File("kubelet-client.crt"), e.pki.File("kubelet-client.key")), ""}
+	if _, err := c.add(dir, "first"); err != nil {
+		t.Fatal(err)
+	}
+	for until := time.Now().Add(netlab.Patient(time.Minute)); running(t, bin) != 1; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatalf("%d processes for 12 pools", running(t, bin))
+		}
+	}
+	time.Sleep(5 * time.Second) // it looks at the pools, and stays
+	if n := running(t, bin); n != 1 {
+		t.Errorf("%d processes stay", n)
+	}
+}

@@ -9,15 +9,19 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/filelock"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/claims"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/conf"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
@@ -57,13 +61,55 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 	for i := range c.Ranges {
 		t, err := l.target(ctx, i)
 		if err == nil {
-			err = l.Store.Forget(ctx, l.job(t))
+			err = l.forget(ctx, t)
 		}
-		if err != nil { // as with whereabouts: GC and "sluice ipam check" find it
+		if err != nil { // "sluice ipam check" finds what is not noted
 			a.Log.Error("an address that whereabouts allocated is not released", log.String("pool", c.PoolName("", c.Ranges[i].CIDR.String())), log.Error(err))
 		}
 	}
 	return nil
+}
+
+// forget has the store release what whereabouts allocated for the attachment. The node's file has that first, so it is done later if the
+// store does not answer now. Calls at a time take turns: the first has the store release what all of them have noted.
+func (l *call) forget(ctx context.Context, t *target) error {
+	owed := blocks.Owed{ContainerID: l.a.ContainerID, IfName: l.a.IfName}
+	f, err := l.open(ctx, l.c.Backend, t.q.Pool)
+	if err != nil {
+		return err
+	}
+	f.Owe(owed, t.q.Range.CIDR, t.q.Network)
+	err = f.SaveDurably()
+	f.Close()
+	if err != nil {
+		return err
+	}
+	turn, err := filelock.Acquire(ctx, filepath.Join(l.c.DataDir, l.c.Backend, t.q.Pool+".forget"))
+	if err == nil {
+		err = l.forgetNoted(ctx, t, owed)
+		_ = turn.Close()
+	}
+	if err != nil {
+		return errors.Join(err, l.Store.Keep(l.job(t)))
+	}
+	return nil
+}
+
+// forgetNoted is forget for the call whose turn it is. It returns an error if the release stays noted.
+func (l *call) forgetNoted(ctx context.Context, t *target, owed blocks.Owed) error {
+	f, err := l.open(ctx, l.c.Backend, t.q.Pool)
+	if err != nil {
+		return err
+	}
+	waits, failed := slices.Contains(f.Owed, owed), f.Fails > 0 && time.Now().Unix() < f.After
+	f.Close()
+	switch {
+	case !waits:
+		return nil
+	case failed: // a moment ago: each of many calls would wait for it
+		return claims.ErrUnavailable
+	}
+	return l.Store.Forget(ctx, l.job(t))
 }
 
 // delIn releases what the attachment has in a pool. It reports true also for one that was released before.

@@ -94,14 +94,14 @@ func (s *State) Owns(off uint64) (Claim, bool) {
 }
 
 // Next returns the offset that an ADD without a wish gets: the first unused one behind the last, so that an address
-// rests before it is used again.
+// rests before it is used again, or the lowest if the range wants that.
 func (s *State) Next(r *pool.Range) (uint64, bool) {
 	free := s.Spare(r)
 	if len(free) == 0 {
 		return 0, false
 	}
 	for _, off := range free {
-		if off > s.Last {
+		if off > s.Last && !r.Lowest {
 			return off, true
 		}
 	}
@@ -205,6 +205,25 @@ func (s *State) Of(containerID, ifName string) []uint64 {
 
 // maxGone bounds the released attachments that a node remembers.
 const maxGone = 256
+
+// Owe notes that the store has to release what whereabouts allocated for an attachment of the network.
+func (s *State) Owe(o Owed, cidr netip.Prefix, network string) {
+	if !s.CIDR.IsValid() {
+		s.CIDR, s.Network = cidr, network
+	}
+	if !slices.Contains(s.Owed, o) {
+		s.Owed = append(s.Owed, o)
+	}
+}
+
+// Paid notes that the store has released those.
+func (s *State) Paid(done []Owed) {
+	gone := map[Owed]bool{}
+	for _, o := range done {
+		gone[o] = true
+	}
+	s.Owed = slices.DeleteFunc(s.Owed, func(o Owed) bool { return gone[o] })
+}
 
 // Release frees what an attachment has, and remembers that: the runtime repeats a DEL. It reports whether there was
 // something.

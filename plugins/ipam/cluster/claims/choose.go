@@ -26,6 +26,10 @@ func newView(q *Request, taken, elsewhere map[uint64]pool.Entry) *view {
 	for off := range taken {
 		v.take(q, off)
 	}
+	if len(elsewhere) > 0 {
+		v.all = maps.Clone(elsewhere)
+		maps.Copy(v.all, taken)
+	}
 	for off := range elsewhere {
 		v.take(q, off)
 	}
@@ -83,7 +87,10 @@ func (c *Claimer) share(q *Request, v *view, self string, n int) []uint64 {
 	names := slices.Sorted(maps.Keys(v.nodes))
 	i, known := slices.BinarySearch(names, pool.NodeID{Node: self, Machine: c.Node.Machine}.Key())
 	begin := i * len(free) / max(1, len(names))
-	if !known {
+	switch {
+	case q.Range.Lowest:
+		begin = 0
+	case !known:
 		begin = int(c.random() * float64(len(free)))
 		begin -= begin % max(1, q.BlockSize)
 	}

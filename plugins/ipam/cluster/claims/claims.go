@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"path/filepath"
@@ -23,6 +24,8 @@ type Claimer struct {
 	Node  blocks.Node
 	Dir   string // of the node's files
 	Log   *log.Logger
+	// Reopen returns the store anew, for what stays longer than credentials are valid; nil: they do not end.
+	Reopen func() (Store, error)
 
 	// FullWait is how long a full pool is waited for: other nodes give back what they do not use.
 	FullWait time.Duration
@@ -35,7 +38,8 @@ type Claimer struct {
 
 	// wait takes a lock of a test whose time is simulated; nil: that of the file.
 	wait func() (unlock func())
-	// others are the pools that overlapped at the last look, and elsewhere what others have there: offsets of the pool.
+	// others are the pools that overlapped at the last look, and elsewhere what others have there, and what is reserved for them: offsets of
+	// the pool.
 	others    []overlap
 	elsewhere map[uint64]pool.Entry
 }
@@ -237,15 +241,26 @@ func (c *Claimer) read(ctx context.Context, q *Request) (*pool.Object, map[uint6
 	return o, taken, err
 }
 
-// readAll is read, and looks at the pools that overlap too, unless the node knows that there are none.
+// readAll is read, and looks at the pools that overlap too, unless the node knows that there are none, and at reservations.
 func (c *Claimer) readAll(ctx context.Context, q *Request) (map[uint64]pool.Entry, error) {
+	taken, err := c.readOverlapping(ctx, q)
+	if err != nil || !q.Overlapping {
+		return taken, err
+	}
+	reserved, err := c.reservedNow(ctx, q, taken)
+	maps.Copy(c.elsewhere, reserved)
+	return taken, err
+}
+
+func (c *Claimer) readOverlapping(ctx context.Context, q *Request) (map[uint64]pool.Entry, error) {
+	c.others, c.elsewhere = nil, map[uint64]pool.Entry{}
 	if !c.alone(q, c.recall(q.Pool).UID) {
 		own, others, err := c.look(ctx, q)
 		if err != nil {
 			return nil, err
 		}
+		c.others, c.elsewhere = others, c.notMine(q, others)
 		if own != nil {
-			c.others, c.elsewhere = others, c.notMine(q, others)
 			return own, nil
 		}
 		if err := c.Store.Create(ctx, q.Pool, q.Range.CIDR.String()); err != nil {

@@ -112,8 +112,8 @@ func (c *Claimer) Import(ctx context.Context, q *Request, chosen func(e pool.Ent
 	return 0, fmt.Errorf("import of pool %s: %w", q.Pool, ErrConflict)
 }
 
-// Export turns the addresses that containers of the node use into allocations of their pods, as whereabouts has them. It
-// returns how many. The node's file forgets them.
+// Export turns the addresses that containers of the node use into allocations and reservations of their pods, as whereabouts has
+// them. It returns how many. The node's file forgets them.
 func (c *Claimer) Export(ctx context.Context, q *Request) (int, error) {
 	unlock, err := c.lock(ctx, q)
 	if err != nil {
@@ -121,10 +121,10 @@ func (c *Claimer) Export(ctx context.Context, q *Request) (int, error) {
 	}
 	defer unlock()
 	n, node, err := c.export(ctx, q)
-	if err != nil || n == 0 {
+	if n == 0 {
 		return n, err
 	}
-	return n, c.sweep(ctx, q, node)
+	return n, errors.Join(err, c.sweep(ctx, q, node))
 }
 
 // export changes store and file while no ADD can take an address.
@@ -143,6 +143,11 @@ func (c *Claimer) export(ctx context.Context, q *Request) (n int, node string, e
 	if change.Empty() {
 		return 0, f.Node, nil
 	}
+	// The node's entries in pools that overlap go behind this, and only a reservation keeps whereabouts from the addresses there.
+	rerr := c.reserve(ctx, q, &change)
+	if change.Empty() || rerr != nil && !errors.Is(rerr, ErrConflict) {
+		return 0, f.Node, rerr
+	}
 	if _, err := c.change(ctx, q.Pool, change); err != nil {
 		return 0, f.Node, err
 	}
@@ -150,5 +155,5 @@ func (c *Claimer) export(ctx context.Context, q *Request) (n int, node string, e
 		f.Remove([]uint64{off})
 		delete(f.Used, off)
 	}
-	return len(change.Replace), f.Node, f.SaveDurably()
+	return len(change.Replace), f.Node, errors.Join(rerr, f.SaveDurably())
 }

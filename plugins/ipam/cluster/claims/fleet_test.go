@@ -125,6 +125,11 @@ func (s fleetStore) List(context.Context) (out []pool.Object, err error) {
 	return out, nil
 }
 
+func (s fleetStore) Reservations(context.Context) (map[string]string, error) {
+	s.serve("Reservations")
+	return map[string]string{}, nil
+}
+
 func (s fleetStore) Create(_ context.Context, name, cidr string) error {
 	s.serve("Create")
 	s.f.w.create(name, cidr)

@@ -5,10 +5,8 @@ package claims
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/filelock"
@@ -132,63 +130,6 @@ func (c *Claimer) giveUnseen(ctx context.Context, q *Request, giving []blocks.Cl
 	return true, err
 }
 
-// Forget removes what whereabouts allocated for an attachment. If the store does not answer, the release is noted, and
-// upkeep does it later.
-func (c *Claimer) Forget(ctx context.Context, q *Request, owed blocks.Owed) error {
-	err := c.forget(ctx, q, owed)
-	if !errors.Is(err, ErrUnavailable) && ctx.Err() == nil {
-		return err
-	}
-	return c.jot(context.WithoutCancel(ctx), q, func(s *blocks.State) {
-		if !slices.Contains(s.Owed, owed) {
-			s.Owed = append(s.Owed, owed)
-		}
-	})
-}
-
-func (c *Claimer) forget(ctx context.Context, q *Request, owed blocks.Owed) error {
-	for n := 0; n < tries; n++ {
-		o, err := c.Store.Get(ctx, q.Pool)
-		if err != nil || o == nil {
-			return err
-		}
-		taken, err := checked(o, q.Range.CIDR)
-		if err != nil {
-			return err
-		}
-		change := pool.Change{Remove: map[uint64]pool.Entry{}}
-		for off, e := range taken {
-			if e.ID == owed.ContainerID && (e.IfName == owed.IfName || e.IfName == "") {
-				change.Remove[off] = e
-			}
-		}
-		if change.Empty() {
-			return nil
-		}
-		_, err = c.change(ctx, q.Pool, change)
-		if err == nil {
-			return c.unreserve(ctx, q, change.Remove)
-		}
-		if !errors.Is(err, ErrConflict) {
-			return err
-		}
-		if err := c.pause(ctx, n); err != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("release in pool %s: %w", q.Pool, ErrConflict)
-}
-
-// unreserve removes whereabouts' reservations, which it makes behind the allocation and removes behind it.
-func (c *Claimer) unreserve(ctx context.Context, q *Request, removed map[uint64]pool.Entry) error {
-	var errs []error
-	for off, e := range removed {
-		a, _ := pool.Addr(q.Range.CIDR, off)
-		errs = append(errs, c.Store.Unreserve(ctx, pool.ReservationName(q.Network, a), e.PodRef))
-	}
-	return errors.Join(errs...)
-}
-
 // Of returns the addresses that the pool has for an attachment of whereabouts.
 func (c *Claimer) Of(ctx context.Context, q *Request, containerID, ifName string) ([]uint64, error) {
 	o, err := c.Store.Get(ctx, q.Pool)
@@ -230,16 +171,6 @@ func tryLock(ctx context.Context, path string) *os.File {
 	return lock
 }
 
-// Kept reports whether a process stays for a pool: see Keep.
-func Kept(dir, place, poolName string) bool {
-	lock := tryLock(context.Background(), filepath.Join(dir, place, poolName+".keep"))
-	if lock == nil {
-		return true
-	}
-	_ = lock.Close()
-	return false
-}
-
 // Upkeep does what no call waits for: it claims ahead of need, gives back what is too much, and carries out releases
 // that wait for the store. One process of a node does it at a time. Another returns at once, unless an address rests: the
 // first may have looked before that, and the pod's successor waits for it.
@@ -262,10 +193,7 @@ func (c *Claimer) Upkeep(ctx context.Context, q *Request) error {
 	defer unlock()
 	err = c.upkeep(ctx, q)
 	if err != nil && !errors.As(err, new(*FullError)) {
-		return errors.Join(err, c.jot(context.WithoutCancel(ctx), q, func(s *blocks.State) {
-			s.Fails++
-			s.After = c.now().Add(min(upkeepPause, time.Second<<min(s.Fails, 10))).Unix()
-		}))
+		return errors.Join(err, c.jot(context.WithoutCancel(ctx), q, c.failed))
 	}
 	f, err := c.open(ctx, q)
 	if err != nil {
@@ -277,6 +205,12 @@ func (c *Claimer) Upkeep(ctx context.Context, q *Request) error {
 	}
 	f.Fails, f.After = 0, 0
 	return f.Save()
+}
+
+// failed notes that the store did not do what it was asked for.
+func (c *Claimer) failed(s *blocks.State) {
+	s.Fails++
+	s.After = c.now().Add(min(upkeepPause, time.Second<<min(s.Fails, 10))).Unix()
 }
 
 // restFirst lets addresses rest before all other work: the successor of a pod waits on another node.
@@ -317,16 +251,8 @@ func (c *Claimer) upkeep(ctx context.Context, q *Request) error {
 	}
 	s := f.State
 	f.Close()
-	for _, owed := range s.Owed {
-		if err := c.forget(ctx, q, owed); err != nil {
-			return err
-		}
-		err := c.jot(ctx, q, func(s *blocks.State) {
-			s.Owed = slices.DeleteFunc(s.Owed, func(o blocks.Owed) bool { return o == owed })
-		})
-		if err != nil {
-			return err
-		}
+	if err := c.forget(ctx, q); err != nil {
+		return err
 	}
 	if !s.Current(c.Node) {
 		return nil
@@ -400,82 +326,6 @@ func (c *Claimer) awaitIdle(ctx context.Context, q *Request) error {
 			return err
 		}
 	}
-}
-
-const (
-	// keepFirst is how soon after its last ADD or DEL a node that has unused addresses looks whether they are scarce by now.
-	// The pause doubles up to keepShort in a pool that is more than half taken, and to keepLong in others.
-	keepFirst = idle
-	keepShort = 20 * time.Second
-	keepLong  = 2 * time.Minute
-)
-
-// Keep stays while the node has unused addresses, and gives them back once they are scarce: a node without an ADD would
-// not notice otherwise. It also carries out what the store could not be told. One process of a node does it; another
-// returns at once.
-func (c *Claimer) Keep(ctx context.Context, q *Request) error {
-	only := c.workAlone(ctx, q, "keep")
-	if only == nil {
-		return nil
-	}
-	defer only.Close()
-	pause, longest, touched := keepFirst, keepShort, int64(0)
-	for {
-		f, err := c.open(ctx, q)
-		if err != nil {
-			return err
-		}
-		pending := f.Pending(c.now().Unix())
-		done := !f.Current(c.Node) || len(f.Unused()) == 0 && !pending
-		if f.Touched != touched {
-			pause, touched = keepFirst, f.Touched
-		}
-		f.Close()
-		if done {
-			return nil
-		}
-		if pending {
-			longest = keepShort
-		}
-		if err := c.sleep(ctx, pause); err != nil {
-			return err
-		}
-		if c.busy(ctx, q, touched) {
-			continue
-		}
-		pause = min(2*pause, longest)
-		if pending {
-			if err := c.Upkeep(ctx, q); err != nil {
-				c.Log.Debug("what waits for the store", log.Error(err))
-			}
-		}
-		_, taken, err := c.read(ctx, q)
-		if err != nil {
-			c.Log.Debug("look at a pool", log.Error(err))
-			continue
-		}
-		if longest = keepLong; 2*uint64(len(taken)) > q.Range.Size() {
-			longest = keepShort
-		}
-		if c.isScarce(q, taken) {
-			if err := c.note(ctx, q, true); err != nil {
-				return err
-			}
-			if err := c.Upkeep(ctx, q); err != nil {
-				c.Log.Debug("give addresses back", log.Error(err))
-			}
-		}
-	}
-}
-
-// busy reports whether the node had an ADD or DEL since that time: its own next claim looks at the pool.
-func (c *Claimer) busy(ctx context.Context, q *Request, touched int64) bool {
-	f, err := c.open(ctx, q)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	return f.Touched != touched
 }
 
 // isScarce reports whether a claim gets less than half a block.

@@ -70,7 +70,7 @@ func TestBurst(t *testing.T) {
 func calmWorld(t *testing.T) *world {
 	return &world{
 		t: t, rnd: rand.New(rand.NewPCG(1, 1)), calm: true, pools: map[string]*pool.Object{}, version: map[string]int{}, gone: map[string]bool{},
-		owner: map[netip.Addr]string{}, now: time.Now(),
+		owner: map[netip.Addr]string{}, now: time.Now(), reservations: map[string]string{},
 	}
 }
 

@@ -40,7 +40,11 @@ type memory struct {
 	Taken [][2]uint64 `json:"taken"` // first and last offset
 	Nodes []string    `json:"nodes"` // of pool.Nodes
 
-	Alone         time.Time `json:"alone"` // when no pool overlapped, and the pool was there
+	Alone time.Time `json:"alone"` // when no pool overlapped, and the pool was there
+	// Reserved are offsets that whereabouts had reserved for pods at a time. See reservedNow.
+	Reserved     map[uint64]string `json:"reserved,omitempty"`
+	ReservedSeen time.Time         `json:"reservedSeen"`
+
 	LookedForDead time.Time `json:"lookedForDead"`
 
 	Turn      time.Duration `json:"turn"`      // in nanoseconds, see awaitTurn
@@ -106,7 +110,7 @@ func (c *Claimer) alone(q *Request, uid string) bool {
 // look at the pool first.
 func (c *Claimer) claimUnseen(ctx context.Context, q *Request, ahead bool) (bool, error) {
 	m := c.recall(q.Pool)
-	if q.Hold != "" || q.Wanted.IsValid() || m.UID == "" || m.Range == "" || !c.within(m.Seen, freshFor) || !c.alone(q, m.UID) {
+	if q.Hold != "" || q.Wanted.IsValid() || m.UID == "" || m.Range == "" || !c.within(m.Seen, freshFor) || !c.alone(q, m.UID) || q.Overlapping && !c.within(m.ReservedSeen, aloneFor) {
 		return false, nil
 	}
 	f, err := c.open(ctx, q)
@@ -123,6 +127,9 @@ func (c *Claimer) claimUnseen(ctx context.Context, q *Request, ahead bool) (bool
 	}
 	v := newView(q, nil, nil)
 	for _, off := range (blocks.Claim{Runs: m.Taken}).Offsets() {
+		v.take(q, off)
+	}
+	for off := range m.Reserved {
 		v.take(q, off)
 	}
 	for _, t := range s.Trying { // the store may have it by now

@@ -121,4 +121,27 @@ func (s *modelStore) Gone(_ context.Context, h pool.Hold) (gone bool, err error)
 	})
 }
 
-func (s *modelStore) Unreserve(context.Context, string, string) error { return nil }
+func (s *modelStore) Reservations(context.Context) (out map[string]string, err error) {
+	err = s.do(func() error {
+		out = maps.Clone(s.w.reservations)
+		return nil
+	})
+	return out, err
+}
+
+func (s *modelStore) Reserve(_ context.Context, name, podRef, _ string) error {
+	return s.do(func() error {
+		if by, ok := s.w.reservations[name]; ok && by != podRef {
+			return ErrConflict
+		}
+		s.w.reservations[name] = podRef
+		return nil
+	})
+}
+
+func (s *modelStore) Unreserve(_ context.Context, pods map[string]string) error {
+	return s.do(func() error {
+		maps.DeleteFunc(s.w.reservations, func(name, podRef string) bool { return pods[name] == podRef })
+		return nil
+	})
+}

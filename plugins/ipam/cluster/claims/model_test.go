@@ -32,6 +32,8 @@ type world struct {
 	late    []func()        // requests under way whose sender has given up
 	gone    map[string]bool // owners of holds
 
+	reservations map[string]string // of whereabouts: pods by name
+
 	owner map[netip.Addr]string // by which pod an address is used
 	past  addrhistory.History
 	tick  int64
@@ -315,7 +317,7 @@ func simulate(t *testing.T, seed uint64, nodes, rounds int) {
 	t.Helper()
 	w := &world{
 		t: t, rnd: rand.New(rand.NewPCG(seed, 7)), pools: map[string]*pool.Object{}, version: map[string]int{},
-		owner: map[netip.Addr]string{}, now: time.Now(), gone: map[string]bool{},
+		owner: map[netip.Addr]string{}, now: time.Now(), gone: map[string]bool{}, reservations: map[string]string{},
 	}
 	w.past.Now = func() int64 {
 		w.tick++

@@ -48,8 +48,12 @@ type Store interface {
 	Dead(ctx context.Context, ids []pool.NodeID) (map[pool.NodeID]bool, error)
 	// Gone reports whether the owner of a hold is certainly gone: no pod of it comes again.
 	Gone(ctx context.Context, h pool.Hold) (bool, error)
-	// Unreserve removes whereabouts' reservation of an address if it is for that pod.
-	Unreserve(ctx context.Context, name, podRef string) error
+	// Reservations returns whereabouts' reservations of addresses over all pools: the pod of each, by its name.
+	Reservations(ctx context.Context) (map[string]string, error)
+	// Reserve makes such a reservation. It is no error if the pod has it, and ErrConflict if another has.
+	Reserve(ctx context.Context, name, podRef, ifName string) error
+	// Unreserve removes those of the reservations, the pod of each by its name, that are for that pod still.
+	Unreserve(ctx context.Context, pods map[string]string) error
 }
 
 // FullError says that no address is free, and who has them.

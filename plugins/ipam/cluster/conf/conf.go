@@ -78,6 +78,8 @@ type Config struct {
 	PodNamespace string `json:"-"`
 	PodName      string `json:"-"`
 	PodUID       string `json:"-"`
+
+	lowest bool // of each range
 }
 
 // EtcdConfig says how etcd is reached.
@@ -162,8 +164,9 @@ type ipamConf struct {
 	SleepForRace  int    `json:"sleep_for_race"`
 
 	// Sluice's.
-	BlockSize *int   `json:"block_size"`
-	DataDir   string `json:"data_dir"`
+	BlockSize   *int   `json:"block_size"`
+	LowestFirst *bool  `json:"lowest_first"`
+	DataDir     string `json:"data_dir"`
 }
 
 type kubernetesConf struct {

@@ -18,6 +18,7 @@ import (
 
 // ranges collects the single range and then the list, as whereabouts does.
 func (c *Config) ranges(i *ipamConf) error {
+	c.lowest = i.LowestFirst != nil && *i.LowestFirst
 	list, keys := i.IPRanges, make([]string, len(i.IPRanges))
 	for n := range list {
 		keys[n] = fmt.Sprintf("ipam.ipRanges[%d]", n)
@@ -76,7 +77,7 @@ func (c *Config) parseRange(key string, conf *rangeConf) (pool.Range, error) {
 	if !ok {
 		return r, cnierr.Config(key+".range", conf.Range, "too small: it has no usable address")
 	}
-	r.First, r.Last = first, last
+	r.First, r.Last, r.Lowest = first, last, c.lowest
 	c.bound(key+".range_start", start, &r, &r.First)
 	c.bound(key+".range_end", end, &r, &r.Last)
 	for n, e := range conf.Exclude {

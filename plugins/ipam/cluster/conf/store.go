@@ -79,6 +79,9 @@ func (i *ipamConf) fill(d *ipamConf) {
 	if i.BlockSize == nil {
 		i.BlockSize = d.BlockSize
 	}
+	if i.LowestFirst == nil {
+		i.LowestFirst = d.LowestFirst
+	}
 }
 
 // store says where the pools are. Files that are named and not there are found when they are used.

@@ -246,8 +246,16 @@ func (s *Store) SliceNodes(context.Context) (map[string]bool, error) { return ma
 // Gone is never known: etcd has no owners.
 func (s *Store) Gone(context.Context, pool.Hold) (bool, error) { return false, nil }
 
-// Unreserve has nothing to remove: whereabouts keeps no reservations in etcd.
-func (s *Store) Unreserve(context.Context, string, string) error { return nil }
+// Reservations returns none: whereabouts keeps no pools in etcd any more.
+func (s *Store) Reservations(context.Context) (map[string]string, error) {
+	return map[string]string{}, nil
+}
+
+// Reserve makes none.
+func (s *Store) Reserve(context.Context, string, string, string) error { return nil }
+
+// Unreserve has nothing to remove.
+func (s *Store) Unreserve(context.Context, map[string]string) error { return nil }
 
 // told gives an error of the client one of the kinds of claims.
 func told(err error) error {

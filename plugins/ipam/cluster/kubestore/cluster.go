@@ -67,23 +67,3 @@ func (s *Store) Pods(ctx context.Context) ([]operator.Pod, error) {
 	}
 	return out, nil
 }
-
-// Reservations returns whereabouts' reservations.
-func (s *Store) Reservations(ctx context.Context) ([]operator.Reservation, error) {
-	var list struct {
-		Items []struct {
-			Metadata meta `json:"metadata"`
-			Spec     struct {
-				PodRef string `json:"podref"`
-			} `json:"spec"`
-		} `json:"items"`
-	}
-	if err := s.read(ctx, s.path("overlappingrangeipreservations", ""), &list); err != nil {
-		return nil, s.told(err)
-	}
-	var out []operator.Reservation
-	for _, r := range list.Items {
-		out = append(out, operator.Reservation{Name: r.Metadata.Name, PodRef: r.Spec.PodRef})
-	}
-	return out, nil
-}

@@ -385,36 +385,6 @@ func (o *nodeObject) over(id pool.NodeID) bool {
 	return boot != "" && blocks.HashBoot(boot) != id.Boot
 }
 
-// Unreserve removes whereabouts' reservation of an address, unless it is another pod's by now.
-func (s *Store) Unreserve(ctx context.Context, name, podRef string) error {
-	var o struct {
-		Metadata meta `json:"metadata"`
-		Spec     struct {
-			PodRef string `json:"podref"`
-		} `json:"spec"`
-	}
-	path := s.path("overlappingrangeipreservations", name)
-	err := s.read(ctx, path, &o)
-	if apierrors.IsNotFound(err) || err == nil && o.Spec.PodRef != podRef {
-		return nil
-	}
-	if err != nil {
-		return s.told(err)
-	}
-	body, err := json.Marshal(map[string]any{
-		"apiVersion": "v1", "kind": "DeleteOptions",
-		"preconditions": map[string]string{"uid": o.Metadata.UID, "resourceVersion": o.Metadata.ResourceVersion},
-	})
-	if err != nil {
-		return err
-	}
-	_, err = s.do(ctx, s.client.Delete().AbsPath(path).SetHeader("Content-Type", "application/json").Body(body))
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
-	}
-	return s.told(err)
-}
-
 // do makes a request. An error has the status that the API server sent.
 func (s *Store) do(ctx context.Context, q *rest.Request) ([]byte, error) {
 	s.Calls++

@@ -30,11 +30,11 @@ func (o *Tool) requests(ctx context.Context) ([]*claims.Request, error) {
 	return out, err
 }
 
-// ReleaseUnused gives back what this node does not use.
+// ReleaseUnused gives back what this node does not use, and what waits for the store.
 func (o *Tool) ReleaseUnused(ctx context.Context) error {
 	list, err := o.requests(ctx)
 	for _, q := range list {
-		err = errors.Join(err, o.Claimer.TakeUp(ctx, q), o.Claimer.Release(ctx, q, 0))
+		err = errors.Join(err, o.Claimer.Forget(ctx, q), o.Claimer.TakeUp(ctx, q), o.Claimer.Release(ctx, q, 0))
 	}
 	return err
 }
@@ -92,6 +92,16 @@ func (o *Tool) Import(ctx context.Context, network string) (int, error) {
 		q := &claims.Request{Pool: list[i].Name, Network: network, Range: *whole(prefix), BlockSize: 1, Overlapping: true}
 		m, ierr := o.Claimer.Import(ctx, q, func(e pool.Entry) bool { return e.PodRef != "" && here[e.PodRef] })
 		n, err = n+m, errors.Join(err, ierr)
+	}
+	// An import that was killed left reservations, too.
+	mine, rerr := o.requests(ctx)
+	err = errors.Join(err, rerr)
+	for _, q := range mine {
+		if terr := o.Claimer.TakeUp(ctx, q); terr != nil {
+			err = errors.Join(err, terr)
+			continue
+		}
+		err = errors.Join(err, o.Claimer.Unreserve(ctx, q))
 	}
 	return n, err
 }

@@ -18,10 +18,9 @@ import (
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
-// Cluster is what is known of pods and reservations besides the pools. etcd has none.
+// Cluster is what is known of pods besides the pools. etcd has none.
 type Cluster interface {
 	Pods(ctx context.Context) ([]Pod, error)
-	Reservations(ctx context.Context) ([]Reservation, error)
 }
 
 // Pod is a pod of the cluster.
@@ -31,9 +30,6 @@ type Pod struct {
 	Ended     bool // it will not run again
 	Addresses []netip.Addr
 }
-
-// Reservation is an OverlappingRangeIPReservation.
-type Reservation struct{ Name, PodRef string }
 
 // Tool is one run of the tool on a node.
 type Tool struct {
@@ -218,10 +214,10 @@ func (o *Tool) Check(ctx context.Context, fix bool) ([]Finding, error) {
 		return nil, err
 	}
 	var pods []Pod
-	var reservations []Reservation
+	var reservations map[string]string
 	if o.Cluster != nil {
 		if pods, err = o.Cluster.Pods(ctx); err == nil {
-			reservations, err = o.Cluster.Reservations(ctx)
+			reservations, err = o.Store.Reservations(ctx)
 		}
 		if err != nil {
 			return nil, err
@@ -240,9 +236,9 @@ func (o *Tool) Check(ctx context.Context, fix bool) ([]Finding, error) {
 	}
 	x.duplicates()
 	x.pods(list, pods)
-	for _, r := range reservations {
-		if r.PodRef != "" && !x.alive[r.PodRef] {
-			x.found = append(x.found, Finding{Kind: "leak", Text: "reservation " + r.Name + " is for pod " + r.PodRef + ", which is not there", Doable: true, reservation: r.Name, podRef: r.PodRef})
+	for name, podRef := range reservations {
+		if podRef != "" && !x.alive[podRef] {
+			x.found = append(x.found, Finding{Kind: "leak", Text: "reservation " + name + " is for pod " + podRef + ", which is not there", Doable: true, reservation: name, podRef: podRef})
 		}
 	}
 	if fix {
@@ -399,7 +395,7 @@ func (x *check) fix(ctx context.Context) error {
 			_, err = x.Store.Change(ctx, f.Pool, *f.change)
 		}
 		if err == nil && f.reservation != "" {
-			err = x.Store.Unreserve(ctx, f.reservation, f.podRef)
+			err = x.Store.Unreserve(ctx, map[string]string{f.reservation: f.podRef})
 		}
 		f.Fixed = err == nil
 		errs = append(errs, err)

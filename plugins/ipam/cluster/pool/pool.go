@@ -25,7 +25,8 @@ type Range struct {
 	First   netip.Addr     `json:"first"`
 	Last    netip.Addr     `json:"last"`
 	Exclude []netip.Prefix `json:"exclude,omitempty"`
-	Gateway netip.Addr     `json:"gateway"` // never handed out; the zero value: none
+	Gateway netip.Addr     `json:"gateway"`          // never handed out; the zero value: none
+	Lowest  bool           `json:"lowest,omitempty"` // the lowest free address is the next one, as with whereabouts
 }
 
 // Usable returns the first and the last address of a network that a pod may have: not the first and the last of all,
@@ -251,6 +252,19 @@ func ReservationName(network string, a netip.Addr) string {
 		name = network + "-" + name
 	}
 	return name
+}
+
+// ReservedAddr returns the address of ReservationName.
+func ReservedAddr(network, name string) (netip.Addr, bool) {
+	text := name
+	if network != "" {
+		var ok bool
+		if text, ok = strings.CutPrefix(name, network+"-"); !ok {
+			return netip.Addr{}, false
+		}
+	}
+	a, err := netip.ParseAddr(strings.ReplaceAll(text, "-", ":"))
+	return a, err == nil && a.Zone() == "" && ReservationName(network, a) == name
 }
 
 // normal makes a range or an address part of an object's name.

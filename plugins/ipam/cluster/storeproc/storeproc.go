@@ -89,7 +89,7 @@ func (p Program) call(ctx context.Context, verb string, j Job, out any) error {
 // Ensure makes sure that the node's file has an address for the request.
 func (p Program) Ensure(ctx context.Context, j Job) error { return p.call(ctx, "ensure", j, new(any)) }
 
-// Forget releases what whereabouts allocated for the attachment, now or later.
+// Forget releases what whereabouts allocated for the attachments that the node's file owes to the pool.
 func (p Program) Forget(ctx context.Context, j Job) error { return p.call(ctx, "forget", j, new(any)) }
 
 // Ping reads the pool.
@@ -119,7 +119,7 @@ func (p Program) Upkeep(j Job) error { return p.start("upkeep", j) }
 
 // Keep starts the program only to stay, if none does.
 func (p Program) Keep(j Job) error {
-	if claims.Kept(j.Config.DataDir, j.Config.Backend, j.Request.Pool) {
+	if Kept(context.Background(), &j) {
 		return nil
 	}
 	return p.start("keep", j)
@@ -165,29 +165,56 @@ func Serve(ctx context.Context, open Opener, logger *log.Logger, in io.Reader, o
 	jobs := map[string]helperproc.Job{}
 	for verb, f := range verbs {
 		jobs[verb] = helperproc.Job{ErrorCodes: kinds, Do: func(ctx context.Context, in json.RawMessage) (any, error) {
-			ctx, cancel := context.WithCancel(ctx)
-			defer cancel()
-			if verb != "upkeep" && verb != "keep" {
-				ctx, cancel = context.WithTimeout(ctx, callLimit)
-				defer cancel()
-			}
 			var j Job
 			if err := json.Unmarshal(in, &j); err != nil {
 				return nil, err
 			}
-			s, err := open(ctx, &j.Config)
-			if err != nil {
-				return nil, err
+			limit := callLimit
+			if verb == "upkeep" {
+				limit = upkeepLimit
 			}
-			if closer, ok := s.(io.Closer); ok {
-				defer closer.Close()
+			got, err := once(ctx, limit, opened(open, logger, verb), &j, f)
+			if verb == "upkeep" || verb == "keep" {
+				err = errors.Join(err, Keep(ctx, &j, opened(open, logger, "keep"), logger))
 			}
-			c := &claims.Claimer{Store: s, Node: j.Node, Dir: j.Config.DataDir, Log: j.Config.Logger(logger, log.String(log.KeyPlugin, Name), log.String("verb", verb)), FullWait: fullWait, Patience: patience}
-			got, err := f(ctx, c, &j)
 			return got, Named(err)
 		}}
 	}
 	return helperproc.Serve(ctx, jobs, in, out)
+}
+
+// once carries out one verb.
+func once(ctx context.Context, limit time.Duration, claimer Claimer, j *Job, f func(ctx context.Context, c *claims.Claimer, j *Job) (any, error)) (any, error) {
+	c, end, err := claimer(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return f(ctx, c, j)
+}
+
+// opened is the Claimer of this program.
+func opened(open Opener, logger *log.Logger, verb string) Claimer {
+	return func(ctx context.Context, j *Job) (*claims.Claimer, func(), error) {
+		s, err := open(ctx, &j.Config)
+		if err != nil {
+			return nil, nil, err
+		}
+		end := func() {}
+		if closer, ok := s.(io.Closer); ok {
+			end = func() { _ = closer.Close() }
+		}
+		c := &claims.Claimer{
+			Store: s, Node: j.Node, Dir: j.Config.DataDir, FullWait: fullWait, Patience: patience,
+			Log: j.Config.Logger(logger, log.String(log.KeyPlugin, Name), log.String("verb", verb)),
+		}
+		if j.Config.Backend == conf.Kubernetes { // tokens end
+			c.Reopen = func() (claims.Store, error) { return open(ctx, &j.Config) }
+		}
+		return c, end, nil
+	}
 }
 
 var verbs = map[string]func(ctx context.Context, c *claims.Claimer, j *Job) (any, error){
@@ -195,16 +222,11 @@ var verbs = map[string]func(ctx context.Context, c *claims.Claimer, j *Job) (any
 		return nil, Ensure(ctx, c, j)
 	},
 	"upkeep": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
-		soon, cancel := context.WithTimeout(ctx, upkeepLimit)
-		err := c.Upkeep(soon, &j.Request)
-		cancel()
-		return nil, errors.Join(err, c.Keep(ctx, &j.Request))
+		return nil, c.Upkeep(ctx, &j.Request)
 	},
-	"keep": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
-		return nil, c.Keep(ctx, &j.Request)
-	},
+	"keep": func(context.Context, *claims.Claimer, *Job) (any, error) { return nil, nil }, //nolint:nilnil // all of it comes behind
 	"forget": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
-		return nil, c.Forget(ctx, &j.Request, blocks.Owed{ContainerID: j.ContainerID, IfName: j.IfName})
+		return nil, c.Forget(ctx, &j.Request)
 	},
 	"of": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
 		return c.Of(ctx, &j.Request, j.ContainerID, j.IfName)
