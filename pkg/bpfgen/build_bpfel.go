@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "904d4b122623913c1c8d9b1e656e06bca92f4d5bd2efce4d4d4979d96bc85c16"
+const build = "19ff09ec65383fcb30aacc4ad2875fbd71466ea8587cea2efd46b513cf48539a"

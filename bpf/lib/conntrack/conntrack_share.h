@@ -222,7 +222,6 @@ __noinline int sl_ct_claim(__u32 kind)
 	struct sl_ct_scratch *s = ct_scratch();
 	struct sl_ct_search *q;
 	struct sl_ct_share *mine;
-	__s64 held;
 	__u32 i;
 
 	if (!s)
@@ -244,8 +243,8 @@ __noinline int sl_ct_claim(__u32 kind)
 	}
 	if (q->now < mine->refused_until)
 		return 0;
-	held = mine->held;
-	q->most = held;
+	q->fresh.held = mine->held; /* not on the stack, which is full on old kernels */
+	q->most = mine->held;
 	q->victim = SL_CT_NO_PLACE;
 	q->oldest = 0;
 	q->first = 0;
@@ -260,17 +259,16 @@ __noinline int sl_ct_claim(__u32 kind)
 	}
 	ct_place_hash(q, &s->claim);
 	for (i = 0; i < SL_CT_TRIES; i++) {
-		if ((kind & SL_CT_KIND_PENDING) && i >= SL_CT_TRIES_PENDING && q->most >= held)
+		if ((q->mine.kind & SL_CT_KIND_PENDING) && i >= SL_CT_TRIES_PENDING && q->most >= q->fresh.held)
 			break;
 		if (sl_ct_try_place())
 			return 1;
 	}
-	if (q->victim != SL_CT_NO_PLACE && ct_evict_place(s))
-		return 1;
-	if (kind & SL_CT_KIND_PENDING)
-		return 1; /* another CPU was faster: it has no place, and the LRU is the net */
+	/* One that begins goes without a place where another CPU was faster: the LRU is the net. */
 	if (q->victim != SL_CT_NO_PLACE)
-		return 0;
+		return ct_evict_place(s) || (q->mine.kind & SL_CT_KIND_PENDING);
+	if (q->mine.kind & SL_CT_KIND_PENDING)
+		return 1;
 	mine = bpf_map_lookup_elem(&sl_ct_shares, &q->mine);
 	if (mine)
 		mine->refused_until = q->now + SL_CT_REFUSAL;
