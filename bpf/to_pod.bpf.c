@@ -122,11 +122,11 @@ __noinline int sl_adopt_in(struct __sk_buff *skb, __u32 slow)
 }
 
 /*
- * Confirms the tuple, or rewrites the packet where a hairpin or pod-side SNAT ends. *accounted: the
- * packet needs no more accounting.
+ * Confirms the tuple, or rewrites the packet where a hairpin or pod-side SNAT ends. *account: the
+ * entry that the packet is still to be accounted in; NULL if there is none, or another hook has.
  */
 static __always_inline int deliver(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
-				   __u64 now, bool *accounted)
+				   __u64 now, struct sl_ct_entry **account)
 {
 	struct sl_endpoint *sender = endpoint_lookup(p->tuple.remote);
 	struct sl_ct_entry *ct;
@@ -136,21 +136,24 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct sl_pkt *p
 		verdict = hairpin_to_pod(skb, p);
 		if (verdict != SL_NOT_HAIRPIN)
 			return verdict;
-		*accounted |= confirm_pod_to_pod(skb, p, ep, sender, now);
+		if (confirm_pod_to_pod(skb, p, ep, sender, now))
+			*account = NULL;
 		return SL_NEXT;
 	}
 	if (is_unconnected_udp(skb, p->tuple.proto))
 		sl_host_udp_rev(p, now);
-	*accounted = *accounted || came_by_uplink(skb);
+	if (*account && came_by_uplink(skb))
+		*account = NULL;
 	ct = ct_lookup_entry(&p->tuple, ep->owner, now);
 	/* So has the one of a client on this node, when it translated the packet. */
-	*accounted = *accounted || (ct && (ct->flags & SL_CT_DNAT));
+	if (ct && (ct->flags & SL_CT_DNAT))
+		*account = NULL;
 	if (ct && (ct->flags & (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)) == SL_CT_WANTS_POD_SNAT) {
 		verdict = hairpin_to_pod(skb, p); /* never confirmed: every packet has to pass here */
 		return verdict == SL_NOT_HAIRPIN ? SL_NEXT : verdict;
 	}
-	if (ct ? !(ct->flags & SL_CT_KNOWN_IN) : pkt_opens(p))
-		*accounted = sl_adopt_in(skb, 0) || *accounted;
+	if ((ct ? !(ct->flags & SL_CT_KNOWN_IN) : pkt_opens(p)) && sl_adopt_in(skb, 0))
+		*account = NULL;
 	if (ct && (ct->flags & SL_CT_RX_SEEN_FIRST)) {
 		ct_passed_stack(skb, ct, p, SL_RX, now);
 		ct_delete_if_closed(&p->tuple, ct, p, SL_RX);
@@ -209,7 +212,6 @@ int sl_to_pod(struct __sk_buff *skb)
 	struct sl_ct_entry *admitted = NULL;
 	enum sl_drop_reason reason;
 	enum sl_parsed parsed;
-	bool accounted;
 	struct sl_endpoint *ep;
 	int verdict = SL_NEXT;
 
@@ -227,15 +229,14 @@ int sl_to_pod(struct __sk_buff *skb)
 	reason = pod_in_admit(skb, p, parsed, ep, &admitted, now);
 	if (reason)
 		return drop(skb, reason, skb->ifindex);
-	accounted = !admitted;
 	/* 3. deliver to the pod: pod-side SNAT, hairpin, confirmation */
 	if (ep) {
-		verdict = parsed == SL_PARSED_L4 ? deliver(skb, p, ep, now, &accounted) : deliver_slow(skb, now);
+		verdict = parsed == SL_PARSED_L4 ? deliver(skb, p, ep, now, &admitted) : deliver_slow(skb, now);
 		if (verdict != TC_ACT_SHOT)
 			count_rx(skb, endpoint_stats(skb->ifindex), false);
 	}
 	/* 4. account, if no other hook has */
-	if (!accounted)
+	if (admitted)
 		policy_account(skb, p, admitted, SL_RX, now);
 	if (cfg_netkit && cb_marked(skb))
 		cb_unmark(skb);
