@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "19ff09ec65383fcb30aacc4ad2875fbd71466ea8587cea2efd46b513cf48539a"
+const build = "9e6937c866c3cbdec9d35117490f18a67bf296083ff4b8a3e42829a2baae2558"
