@@ -14,6 +14,15 @@ import (
 	"unicode"
 )
 
+// Parts of a Markdown text.
+var (
+	mdFence   = regexp.MustCompile("^\\s*(```|~~~)")
+	mdHeading = regexp.MustCompile(`^\s*#{1,6}\s`)
+	mdComment = regexp.MustCompile(`(?s)<!--.*?-->`)
+	mdLink    = regexp.MustCompile(`\[([^\]]+)\](?:\([^)]*\)|\[[^\]]*\])`)
+	mdSpan    = regexp.MustCompile("``[^`]*``|`[^`\n]*`")
+)
+
 var mdTarget = regexp.MustCompile(`\]\(<?([^)\s>]+)>?(?:\s+"[^"]*")?\)`)
 
 // Every relative link of a page leads to a file or folder of the repository,
