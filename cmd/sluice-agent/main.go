@@ -59,7 +59,6 @@ var levels = []string{"debug", "info", "warn", "error"}
 // flags are those of the command line.
 type flags struct {
 	config, kubeconfig, node, logLevel string
-	force                              bool
 }
 
 func newRoot(out io.Writer) *cobra.Command {

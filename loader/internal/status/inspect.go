@@ -38,7 +38,7 @@ type HookPrograms struct {
 
 // Hooks lists what hangs on devices of the calling thread's network namespace. Hooks with nothing are left out, and so are
 // devices that do not exist. It changes nothing.
-func (v View) Hooks(indices []int) ([]HookPrograms, error) {
+func (view View) Hooks(indices []int) ([]HookPrograms, error) {
 	h, err := rtnl.New()
 	if err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func (v View) Hooks(indices []int) ([]HookPrograms, error) {
 		if err != nil {
 			return nil, err
 		}
-		ours, err := v.pinned(l)
+		ours, err := view.pinned(l)
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +88,7 @@ func (v View) Hooks(indices []int) ([]HookPrograms, error) {
 }
 
 // pinned are the names of our programs on a device by their numbers, as our links say.
-func (v View) pinned(dev rtnl.Link) (map[uint32]string, error) {
+func (view View) pinned(dev rtnl.Link) (map[uint32]string, error) {
 	names := make(map[uint32]string)
 	all := hook.All()
 	if dev.Bare { // its programs have the places of those for Ethernet: the last name counts
@@ -97,7 +97,7 @@ func (v View) pinned(dev rtnl.Link) (map[uint32]string, error) {
 		all = append(all, hook.OfUplink(false)...)
 	}
 	for _, h := range all {
-		l, err := bpfsys.OpenLink(v.Paths.LinkPin(dev.Index, h))
+		l, err := bpfsys.OpenLink(view.Paths.LinkPin(dev.Index, h))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

@@ -122,7 +122,8 @@ func Build(c agentconf.Network, cidrs []netip.Prefix, mtu int) ([]byte, error) {
 // false for content that is none of the network's.
 func Closed(content []byte, network string) (text []byte, closed bool, err error) {
 	var l map[string]any
-	if json.Unmarshal(content, &l) != nil || l["name"] != network {
+	_ = json.Unmarshal(content, &l) // what is no object has no name
+	if l["name"] != network {
 		return nil, false, nil
 	}
 	plugins, _ := l["plugins"].([]any)
