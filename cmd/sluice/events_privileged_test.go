@@ -77,7 +77,7 @@ func TestPrivilegedMonitor(t *testing.T) {
 	spoof := func() {
 		_, _ = netlab.Run("ip", "netns", "exec", "web", "true")
 		_ = l.Node.Do(func() error {
-			_, err := netlab.Run("sh", "-c", "ip -n web addr replace 10.7.7.7/32 dev lo; ip netns exec web ping -c 1 -W 1 -I 10.7.7.7 192.0.2.2 >/dev/null 2>&1 || true")
+			_, err := netlab.Run("sh", "-c", "ip -n web addr replace 10.7.7.7/32 dev lo; ip netns exec web sysctl -qw net.ipv4.conf.all.arp_announce=2; ip netns exec web ping -c 1 -W 1 -I 10.7.7.7 192.0.2.2 >/dev/null 2>&1 || true")
 			return err
 		})
 	}

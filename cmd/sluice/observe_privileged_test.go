@@ -161,7 +161,7 @@ func TestPrivilegedObserveDrops(t *testing.T) {
 	events := observeOf(t, l.Node, "--drop-reason", "spoofed-ip")
 	e := await(t, events, func() {
 		_ = l.Node.Do(func() error {
-			_, err := netlab.Run("sh", "-c", "ip -n web addr replace 10.7.7.7/32 dev lo; ip netns exec web ping -c 1 -W 1 -p 7365637265747365 -I 10.7.7.7 192.0.2.2 >/dev/null 2>&1 || true")
+			_, err := netlab.Run("sh", "-c", "ip -n web addr replace 10.7.7.7/32 dev lo; ip netns exec web sysctl -qw net.ipv4.conf.all.arp_announce=2; ip netns exec web ping -c 1 -W 1 -p 7365637265747365 -I 10.7.7.7 192.0.2.2 >/dev/null 2>&1 || true")
 			return err
 		})
 	}, func(e flowevent.Event) bool { return e.Event == flowevent.Dropped })

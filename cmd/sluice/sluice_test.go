@@ -304,6 +304,17 @@ func TestResyncNamesLostPods(t *testing.T) {
 	}
 }
 
+// With --await a resync waits for the device's address. A device that is not there is an error.
+func TestResyncAwait(t *testing.T) {
+	n := newFakeNode()
+	if _, errs, status := runTool(t, n, 0, "resync", "--await", "no-such-device"); status != 1 || n.synced != 0 || !strings.Contains(errs, "no-such-device") {
+		t.Errorf("no device: exit status %d, synced %d times: %s", status, n.synced, errs)
+	}
+	if _, errs, status := runTool(t, n, 0, "resync", "--await", "lo"); status != 0 || n.synced != 1 {
+		t.Errorf("lo: exit status %d, synced %d times: %s", status, n.synced, errs)
+	}
+}
+
 func TestUnreadableRecords(t *testing.T) {
 	n := newFakeNode()
 	n.records[1].Corrupt = true
