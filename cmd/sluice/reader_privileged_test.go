@@ -25,6 +25,10 @@ func spoofer(t *testing.T, n *netlab.Node) (send func(packets int)) {
 		if _, err := netlab.Run("ip", "-n", "web", "addr", "add", "10.7.7.7/32", "dev", "lo"); err != nil {
 			return err
 		}
+		// ARP from that source is dropped for itself.
+		if _, err := netlab.Run("ip", "netns", "exec", "web", "sysctl", "-qw", "net.ipv4.conf.all.arp_announce=2"); err != nil {
+			return err
+		}
 		ns, err := netns.Open("/run/netns/web")
 		if err != nil {
 			return err

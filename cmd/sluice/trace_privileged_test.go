@@ -232,7 +232,7 @@ func TestPrivilegedTrace(t *testing.T) {
 			v, status = w.trace("app00 %s --port 9000 --source %s", client, source)
 			w.wantLine(v, status, 1, "dropped at sl_from_pod on v1: spoofed-ip: ")
 			before := w.dropped("spoofed-ip")
-			w.script(fmt.Sprintf("ip -n app addr replace %s dev lo; ip netns exec app ping -c 1 -W 1 -I %s %s >/dev/null 2>&1 || true", source, source, client))
+			w.script(fmt.Sprintf("ip -n app addr replace %s dev lo; ip netns exec app sysctl -qw net.ipv4.conf.all.arp_announce=2; ip netns exec app ping -c 1 -W 1 -I %s %s >/dev/null 2>&1 || true", source, source, client))
 			if after := w.dropped("spoofed-ip"); after <= before {
 				t.Errorf("a real packet was not dropped: %d, %d", before, after)
 			}
