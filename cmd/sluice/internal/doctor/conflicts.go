@@ -63,7 +63,7 @@ func checkConflicts(f *Facts) []Finding {
 		if holder == "" {
 			holder = "the kernel, or a process that is not seen here"
 		}
-		out = append(out, Finding{"hostport-conflict", Warning, fmt.Sprintf("%s (%s): clients and processes of the node get the pod there", c, holder),
+		out = append(out, Finding{"port-conflict", Warning, fmt.Sprintf("%s (%s): clients and processes of the node get the pod there", c, holder),
 			"give the pod another hostPort, or a hostIP on which nothing waits; hostPortConflicts: refuse in /etc/sluice/config.json keeps new ones out"})
 	}
 	return out

@@ -188,8 +188,8 @@ func TestChecks(t *testing.T) {
 		}, "forward-policy", Warning, "IPv4", "-I FORWARD"},
 		{"hostPort of a service", func(f *Facts) {
 			f.Conflicts, f.Holders = conflictsOf(7), map[uint32]string{7: "sshd"}
-		}, "hostport-conflict", Warning, "hostPort 0.0.0.0:22/tcp takes what a socket of the node waits for at [::]:22 (sshd)", "another hostPort"},
-		{"hostPort of the kernel", func(f *Facts) { f.Conflicts = conflictsOf(8) }, "hostport-conflict", Warning, "(the kernel,", "another hostPort"},
+		}, "port-conflict", Warning, "hostPort 0.0.0.0:22/tcp takes what a socket of the node waits for at [::]:22 (sshd)", "another hostPort"},
+		{"hostPort of the kernel", func(f *Facts) { f.Conflicts = conflictsOf(8) }, "port-conflict", Warning, "(the kernel,", "another hostPort"},
 		{"firewalld", func(f *Facts) {
 			f.Firewalld = true
 			recorded("portmap", `{"ports":[{"podIP":"10.1.0.2","backend":"ebpf"}]}`)(f)
@@ -302,7 +302,7 @@ func TestDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, check := range []string{
-		"not-looked-at", "owners", "mounts", "kernel", "bandwidth", "cgroup", "datapath", "programs", "uplinks", "maps", "other-programs", "queues", "netfilter", "forward-policy", "firewalld", "hostport-conflict",
+		"not-looked-at", "owners", "mounts", "kernel", "bandwidth", "cgroup", "datapath", "programs", "uplinks", "maps", "other-programs", "queues", "netfilter", "forward-policy", "firewalld", "port-conflict",
 		"forwarding", "gateway", "rp-filter", "br-netfilter", "conntrack", "records", "leftover", "doubtful", "reservation",
 	} {
 		if !strings.Contains(string(raw), "\n### "+check+"\n") {
