@@ -18,11 +18,13 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // The real whereabouts and Sluice allocate from the same pools of a real API server, on the way there, on the way back, and all the time in
 // between. No address has two pods, and none is lost.
 func TestPrivilegedWhereabouts(t *testing.T) {
+	require.Asked(t, *volume >= 1000, "make test-ipam") // whereabouts' own program takes minutes to build
 	b := newBeside(t)
 	b.s.Kubectl("create", "namespace", "ns")
 	for _, f := range []struct{ name, small, large, smallPool, largePool string }{
