@@ -9,7 +9,7 @@ IMAGE ?= sluice
 ARM64 ?= ./pkg/... ./plugins/... ./loader/... ./cmd/...
 LDFLAGS := -s -w -X github.com/sluice-cni/sluice/pkg/version.build=$(VERSION)
 # "make verify" runs go vet on everything.
-GOTESTFLAGS ?= -count=1 -timeout=20m -vet=off
+GOTESTFLAGS ?= -count=1 -timeout=30m -vet=off
 CNI_BIN_DIR ?= /opt/cni/bin
 GOLANGCI_VERSION ?= v2.15.0
 VALE_VERSION ?= v3.21.0
@@ -241,7 +241,7 @@ AGENT_TESTS := ^TestPrivileged(PodsOfAllNodes|HostPort|Masquerade|Deletion|Agent
 cluster-test: ## run all scenarios in clusters of three nodes: ptp and bridge, kube-proxy by iptables and nftables, the agent's modes (root)
 	$(need-root)
 	$(call need,$(CLUSTER_NEEDS))
-	go test -count=1 -timeout=20m ./test/cluster/kube -clusters
+	go test -count=1 -timeout=30m ./test/cluster/kube -clusters
 	go run ./test/cluster test -name test -main ptp -proxy iptables $(CLUSTERFLAGS)
 	go run ./test/cluster test -name test -main bridge -proxy nftables $(CLUSTERFLAGS)
 	go run ./test/cluster test -name test -agent host-gw -main bridge -run '$(AGENT_TESTS)' $(CLUSTERFLAGS)
