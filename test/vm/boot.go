@@ -259,10 +259,13 @@ func (w *work) testArchive(name string, set *suite.Set, packages []suite.Package
 func addReference(a *image.Archive) error {
 	names := []string{"bridge", "ptp", "host-local", "portmap", "firewall", "bandwidth", "static"}
 	dir, err := testbin.Reference(context.Background(), names...)
+	if err != nil {
+		return err
+	}
 	for _, name := range names {
 		a.File(filepath.Join(dir, name), guestReference[1:]+"/"+name)
 	}
-	return err
+	return nil
 }
 
 // set describes what a machine of a series runs.
