@@ -35,6 +35,7 @@ var reasons = map[string]flow.DropReason{
 	"source":            flow.DropReason_DENIED_BY_LB_SRC_RANGE_CHECK,
 	"denied":            flow.DropReason_POLICY_DENY,
 	"v4-mapped":         flow.DropReason_INVALID_SOURCE_IP,
+	"checksum-place":    flow.DropReason_INVALID_PACKET_DROPPED,
 	"false-neighbour":   flow.DropReason_INVALID_SOURCE_IP,
 }
 
