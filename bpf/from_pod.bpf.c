@@ -14,6 +14,7 @@
 #include "lib/fastpath/fastpath.h"
 #include "lib/nat/hairpin_slow.h"
 #include "lib/nat/hostport_answer.h"
+#include "lib/nat/tunnel.h"
 #include "lib/packet/csum_judge.h"
 #include "lib/packet/netkit.h"
 #include "lib/policy/policy.h"
@@ -160,6 +161,8 @@ static __always_inline int pod_out_slow(struct __sk_buff *skb, struct sl_pkt *p,
 		if (cfg_anti_spoof)
 			return drop(skb, SL_DROP_SPOOFED_IP, skb->ifindex);
 	}
+	if (parsed == SL_PARSED_L4 ? to_tunnel(skb, p, skb->ifindex) : sl_to_tunnel_slow(skb, skb->ifindex))
+		return drop(skb, SL_DROP_TUNNEL, skb->ifindex);
 	reason = policy_device(skb, p, parsed, skb->ifindex, SL_TX, 0, now);
 	if (reason)
 		return drop(skb, reason, skb->ifindex);
@@ -179,6 +182,9 @@ static __always_inline int pod_out(struct __sk_buff *skb, const struct sl_pkt *p
 		return drop(skb, reason, ep->ifindex);
 	/* 5. forward: slow path, to a pod of this node, or out by an uplink */
 	if (!ct || (ep->flags & SL_EP_IFB_TX) || !fast_allowed(ct, p, now)) {
+		/* No tunnel answers, and the fast path is for what was answered. */
+		if (to_tunnel(skb, p, ep->route_ifindex))
+			return drop(skb, SL_DROP_TUNNEL, ep->ifindex);
 		if (ct)
 			nf_show_rst(skb, ct, p, SL_TX);
 		return slow_path(skb, p, ct);

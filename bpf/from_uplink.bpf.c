@@ -19,6 +19,7 @@
 #include "lib/nat/hostport_answer.h"
 #include "lib/nat/node_port.h"
 #include "lib/nat/outside_match.h"
+#include "lib/nat/tunnel.h"
 #include "lib/packet/fragment.h"
 #include "lib/packet/icmp_error.h"
 
@@ -348,8 +349,15 @@ static __always_inline int uplink_in_slow(struct __sk_buff *skb)
 	case SL_SLOW_FRAG_NEXT:
 		return sl_upl_in_frag(skb);
 	case SL_SLOW_L4:
+		if (!cfg_clients && came_for_tunnel(skb, &slow->outer.p.tuple))
+			return drop(skb, SL_DROP_TUNNEL, 0);
 		hostport_cached(skb, &slow->outer.p, clock_now());
 		return sl_upl_in_slow(skb);
+	case SL_SLOW_L3:
+		return !cfg_clients && may_hide_tunnel_port(skb->ifindex, slow) &&
+				       !endpoint_lookup(slow->outer.p.tuple.local)
+			       ? drop(skb, SL_DROP_TUNNEL, 0)
+			       : SL_NEXT;
 	default:
 		return SL_NEXT;
 	}
@@ -415,7 +423,7 @@ int sl_from_uplink(struct __sk_buff *skb)
 		/* Not for Sluice: most of what comes for the node itself. */
 		if (!slot && !(pkt_opens(p) && endpoint_lookup(p->tuple.local)) &&
 		    !node_port_moved(p->tuple.local_port))
-			return SL_NEXT;
+			return came_for_tunnel(skb, &p->tuple) ? drop(skb, SL_DROP_TUNNEL, 0) : SL_NEXT;
 		return slow_ctx_init(p) ? sl_upl_in_slow(skb) : SL_NEXT;
 	}
 	if (unlikely(!m.ct || !m.ep))

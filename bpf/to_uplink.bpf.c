@@ -13,6 +13,7 @@
 #include "lib/fastpath/cb_mark.h"
 #include "lib/nat/node_port.h"
 #include "lib/nat/snat.h"
+#include "lib/nat/tunnel.h"
 #include "lib/packet/fragment.h"
 #include "lib/packet/icmp_error.h"
 
@@ -129,6 +130,8 @@ __noinline int sl_upl_out_slow(struct __sk_buff *skb)
 		ct = NULL;
 	if (cfg_clients)
 		return answer_client(skb, slow, ep, ct, now);
+	if (leaves_for_tunnel(skb, p))
+		return drop(skb, SL_DROP_TUNNEL, ep->ifindex);
 	/* The pod that was the other end has gone: its address is outside now. */
 	if (ct && ((ct->flags & SL_CT_PEER_LOCAL) || (ct->flags & (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)) ==
 							     (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)))
@@ -233,8 +236,13 @@ static __always_inline int drop_unparsable(struct __sk_buff *skb, const struct s
 	const struct sl_tuple *t = &slow->outer.p.tuple;
 	struct sl_endpoint *ep = endpoint_lookup(t->local);
 
-	return ep && endpoint_masquerades(ep, t->local, t->remote) ? drop(skb, SL_DROP_UNPARSABLE, ep->ifindex)
-								   : SL_NEXT;
+	if (!ep)
+		return SL_NEXT;
+	if (endpoint_masquerades(ep, t->local, t->remote))
+		return drop(skb, SL_DROP_UNPARSABLE, ep->ifindex);
+	return may_hide_tunnel_port(0, slow) && !is_tunnel_port(skb->ifindex, 0)
+		       ? drop(skb, SL_DROP_TUNNEL, ep->ifindex)
+		       : SL_NEXT;
 }
 
 /* What the fast parser cannot read (packet/parse_slow.h). */

@@ -40,6 +40,15 @@ var dropWalks = map[drops.Reason]func(w *walk, family, proto int){
 		w.csum = halfMadeAt(ethLen + 12)
 		w.step(podEgress, podA.name, w.from(family, proto, podA.addr(family), podA.mac).bytes(w.tb), wantDrop(reasonCsum, podA))
 	},
+	reasonTunnel: func(w *walk, family, proto int) {
+		if proto != udp {
+			return
+		}
+		tunnelling(upl1)(w)
+		f := w.from(family, proto, podA.addr(family), podA.mac)
+		f.dst = at(upl0.addr(family), tunnelPort)
+		w.step(podEgress, podA.name, f.bytes(w.tb), wantDrop(reasonTunnel, podA))
+	},
 	reasonNoAddr: func(w *walk, family, proto int) {
 		w.remove("sl_uplinks", uint32(w.index(upl0.name)))
 		w.opens(family, proto, podA, keptPort, keptPort).refused("S", wantDrop(reasonNoAddr, podA))

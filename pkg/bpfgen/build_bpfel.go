@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "9e6937c866c3cbdec9d35117490f18a67bf296083ff4b8a3e42829a2baae2558"
+const build = "5f45c51f777c3f77839f0ce92f04ab61ad16894fc300d104b69623559ba8b11d"

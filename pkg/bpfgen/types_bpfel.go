@@ -148,7 +148,8 @@ const (
 	TypesSlDropReasonSL_DROP_UNASKED        TypesSlDropReason = 23
 	TypesSlDropReasonSL_DROP_CSUM_PLACE     TypesSlDropReason = 24
 	TypesSlDropReasonSL_DROP_FALSE_ND       TypesSlDropReason = 25
-	TypesSlDropReasonSL_DROP_MAX            TypesSlDropReason = 26
+	TypesSlDropReasonSL_DROP_TUNNEL         TypesSlDropReason = 26
+	TypesSlDropReasonSL_DROP_MAX            TypesSlDropReason = 27
 )
 
 type TypesSlEdtCidr struct {
@@ -433,6 +434,13 @@ type TypesSlSocklbKey struct {
 	Ip     [16]uint8
 	Port   uint16
 	Pad    [6]uint8
+}
+
+type TypesSlTunnelPort struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Port    uint16
+	Pad     [2]uint8
 }
 
 type TypesSlTuple struct {

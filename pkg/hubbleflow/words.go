@@ -36,6 +36,7 @@ var reasons = map[string]flow.DropReason{
 	"denied":            flow.DropReason_POLICY_DENY,
 	"v4-mapped":         flow.DropReason_INVALID_SOURCE_IP,
 	"checksum-place":    flow.DropReason_INVALID_PACKET_DROPPED,
+	"tunnel-port":       flow.DropReason_ENCAPSULATION_TRAFFIC_IS_PROHIBITED,
 	"false-neighbour":   flow.DropReason_INVALID_SOURCE_IP,
 }
 

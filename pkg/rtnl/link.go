@@ -3,6 +3,7 @@
 package rtnl
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net"
 	"slices"
@@ -61,6 +62,8 @@ type Link struct {
 	VRFTable uint32
 	// Port holds the settings of a bridge port, nil for anything else.
 	Port *Port
+	// TunnelPort is the UDP port on which a VXLAN device (kind "vxlan") waits, 0 for anything else.
+	TunnelPort uint16
 	// Tun holds the settings of a tun or tap device (kind "tun"), nil for anything else.
 	Tun *Tun
 }
@@ -243,6 +246,9 @@ func parseLink(m []byte) (Link, error) {
 	return l, err
 }
 
+// vxlanPort is IFLA_VXLAN_PORT of <linux/if_link.h>, in network byte order.
+const vxlanPort = 15
+
 // Attributes inside IFLA_AF_SPEC, <linux/if_link.h> and <linux/ipv6.h>.
 const (
 	inet6Conf    = 2 // IFLA_INET6_CONF, an array of 32-bit values
@@ -297,6 +303,15 @@ func (l *Link) parseInfo(info []byte) error {
 		if err := walk(data, func(kind uint16, v []byte) {
 			if kind == vrfTable {
 				l.VRFTable = u32(v)
+			}
+		}); err != nil {
+			return err
+		}
+	}
+	if l.Kind == "vxlan" {
+		if err := walk(data, func(kind uint16, v []byte) {
+			if kind == vxlanPort && len(v) >= 2 {
+				l.TunnelPort = binary.BigEndian.Uint16(v)
 			}
 		}); err != nil {
 			return err

@@ -37,6 +37,7 @@ enum sl_drop_reason {
 	SL_DROP_UNASKED,	/* a masqueraded pod answers what did not come in */
 	SL_DROP_CSUM_PLACE,	/* a pod has a checksum made where the packet has something else */
 	SL_DROP_FALSE_ND,	/* a pod's router advertisement, redirect, or claim of an address of others */
+	SL_DROP_TUNNEL,		/* a pod sends to the port of a VXLAN device between nodes */
 	SL_DROP_MAX,
 };
 

@@ -59,6 +59,14 @@ struct sl_pod_mac {
 };
 _Static_assert(sizeof(struct sl_pod_mac) == 16, "sl_pod_mac is a map value");
 
+/* A UDP port on which a VXLAN device of the node waits for frames of other nodes (nat/tunnel.h). */
+struct sl_tunnel_port {
+	__u32 ifindex; /* of the device; 0: any */
+	__be16 port;
+	__u8 pad[2];
+};
+_Static_assert(sizeof(struct sl_tunnel_port) == 8, "sl_tunnel_port is a map key");
+
 /* A device that carries pod traffic out of the node. */
 struct sl_uplink {
 	__u8 src4[16]; /* masquerade source where the kernel lacks BPF_FIB_LOOKUP_SRC; zero = none */

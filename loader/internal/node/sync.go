@@ -193,7 +193,7 @@ func (node Node) lookAndWrite(ctx context.Context, a *attach.Attacher, fresh int
 		node.Log.Warn("configured uplink does not exist", log.String("device", name))
 	}
 	gone, err := node.writeHostAddrs(have, n.addrs)
-	if err := errors.Join(err, node.writeUplinks(a, n, uplinks), flows.New(node.Tree).ForgetSources(gone), node.writeKeptPorts()); err != nil {
+	if err := errors.Join(err, node.writeUplinks(a, n, uplinks), node.writeTunnelPorts(v, full), flows.New(node.Tree).ForgetSources(gone), node.writeKeptPorts()); err != nil {
 		if full { // the maps may have what the file of the last look does not lead to
 			err = errors.Join(err, node.forget())
 		}
@@ -321,6 +321,29 @@ func (node Node) writeUplinks(a *attach.Attacher, n *node, have map[uint32]endpo
 		node.Log.Info("uplink released", log.Uint32("ifindex", index))
 	}
 	return errors.Join(errs...)
+}
+
+// writeTunnelPorts brings the ports of VXLAN devices into the map. A look that was not full knows nothing of devices that have gone.
+func (node Node) writeTunnelPorts(v *view, full bool) error {
+	raw, err := node.Pinned(pintree.MapTunnelPorts)
+	if err != nil {
+		return err
+	}
+	ports := make(map[uint32]uint16)
+	for index, l := range v.known {
+		if l.TunnelPort != 0 {
+			ports[uint32(index)] = l.TunnelPort
+		}
+	}
+	m := endpoint.NewTunnelPorts(raw)
+	put := m.Add
+	if full {
+		put = m.Replace
+	}
+	if err := put(ports); err != nil {
+		return fmt.Errorf("ports of VXLAN devices: %w", pintree.WrapFull(pintree.MapTunnelPorts, err))
+	}
+	return nil
 }
 
 func (node Node) putUplink(a *attach.Attacher, m endpoint.Uplinks, have map[uint32]endpoint.Sources, index int, src endpoint.Sources) error {

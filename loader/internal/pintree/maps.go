@@ -10,6 +10,7 @@ const (
 	MapPodDevices         = "sl_pod_devices"
 	MapNodeAddrs          = "sl_node_addrs"
 	MapUplinks            = "sl_uplinks"
+	MapTunnelPorts        = "sl_tunnel_ports"
 	MapNoMasqCIDRs        = "sl_nomasq_cidrs"
 	MapConntrack          = "sl_ct"
 	MapConntrackUnassured = "sl_ct_unassured"
@@ -50,14 +51,14 @@ const (
 func LaterMaps() []string {
 	return []string{
 		MapPodDevices, MapPodMACs, MapParentPods, MapConntrackPlaces, MapConntrackShares, MapConntrackTurnover, MapHostPortOutside,
-		MapConntrackCounts, mapNodePorts, mapNodeSent,
+		MapConntrackCounts, MapTunnelPorts, mapNodePorts, mapNodeSent,
 	}
 }
 
 // SharedMaps are the names of all maps that are pinned.
 func SharedMaps() []string {
 	return []string{
-		MapEndpoints, MapEpStats, MapPodDevices, MapNodeAddrs, MapUplinks, MapNoMasqCIDRs, MapConntrack, MapConntrackUnassured,
+		MapEndpoints, MapEpStats, MapPodDevices, MapNodeAddrs, MapUplinks, MapTunnelPorts, MapNoMasqCIDRs, MapConntrack, MapConntrackUnassured,
 		MapConntrackPlaces, MapConntrackShares, MapConntrackTurnover, MapConntrackCounts, MapHostPortOutside, MapHostPorts, MapReservedPorts, MapDropReasons, mapFrags, MapCacheEpoch, MapLastClientPort, MapHostUDP, mapNodePorts, mapNodeSent,
 		MapPodnsDevices, MapParentPods, MapEDTLimits, MapEDTCIDRs, MapPolicies, MapDevicePolicy, MapDenylist, MapPodMACs,
 		MapSockLBConn, MapSockLBUDP, MapHostPortAllowlist, MapDropsByDevice, MapDropEvents, MapEventLease, MapEventState,

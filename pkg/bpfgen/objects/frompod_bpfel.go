@@ -49,6 +49,7 @@ const (
 	FromPodMapSlPolicyQuery     = "sl_policy_query"
 	FromPodMapSlRsvdPorts       = "sl_rsvd_ports"
 	FromPodMapSlSlowScratch     = "sl_slow_scratch"
+	FromPodMapSlTunnelPorts     = "sl_tunnel_ports"
 	FromPodMapSlUplinks         = "sl_uplinks"
 	FromPodProgSlFromPod        = "sl_from_pod"
 	FromPodVarCfgAdmitMark      = "cfg_admit_mark"
@@ -164,6 +165,7 @@ type FromPodMapSpecs struct {
 	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
 	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
 	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
+	SlTunnelPorts *ebpf.MapSpec `ebpf:"sl_tunnel_ports"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
@@ -255,6 +257,7 @@ type FromPodMaps struct {
 	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
 	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
 	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
+	SlTunnelPorts *ebpf.Map `ebpf:"sl_tunnel_ports"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
@@ -293,6 +296,7 @@ func (m *FromPodMaps) Close() error {
 		m.SlPolicyQuery,
 		m.SlRsvdPorts,
 		m.SlSlowScratch,
+		m.SlTunnelPorts,
 		m.SlUplinks,
 	)
 }

@@ -46,6 +46,7 @@ const (
 	FromUplinkMapSlPktScratch      = "sl_pkt_scratch"
 	FromUplinkMapSlRsvdPorts       = "sl_rsvd_ports"
 	FromUplinkMapSlSlowScratch     = "sl_slow_scratch"
+	FromUplinkMapSlTunnelPorts     = "sl_tunnel_ports"
 	FromUplinkMapSlUplinks         = "sl_uplinks"
 	FromUplinkProgSlFromUplink     = "sl_from_uplink"
 	FromUplinkVarCfgAdmitMark      = "cfg_admit_mark"
@@ -158,6 +159,7 @@ type FromUplinkMapSpecs struct {
 	SlPktScratch  *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
 	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
 	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
+	SlTunnelPorts *ebpf.MapSpec `ebpf:"sl_tunnel_ports"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
@@ -246,6 +248,7 @@ type FromUplinkMaps struct {
 	SlPktScratch  *ebpf.Map `ebpf:"sl_pkt_scratch"`
 	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
 	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
+	SlTunnelPorts *ebpf.Map `ebpf:"sl_tunnel_ports"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
@@ -281,6 +284,7 @@ func (m *FromUplinkMaps) Close() error {
 		m.SlPktScratch,
 		m.SlRsvdPorts,
 		m.SlSlowScratch,
+		m.SlTunnelPorts,
 		m.SlUplinks,
 	)
 }

@@ -41,6 +41,7 @@ const (
 	ToUplinkMapSlPktScratch      = "sl_pkt_scratch"
 	ToUplinkMapSlRsvdPorts       = "sl_rsvd_ports"
 	ToUplinkMapSlSlowScratch     = "sl_slow_scratch"
+	ToUplinkMapSlTunnelPorts     = "sl_tunnel_ports"
 	ToUplinkMapSlUplinks         = "sl_uplinks"
 	ToUplinkProgSlToUplink       = "sl_to_uplink"
 	ToUplinkVarCfgAdmitMark      = "cfg_admit_mark"
@@ -148,6 +149,7 @@ type ToUplinkMapSpecs struct {
 	SlPktScratch  *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
 	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
 	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
+	SlTunnelPorts *ebpf.MapSpec `ebpf:"sl_tunnel_ports"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
@@ -231,6 +233,7 @@ type ToUplinkMaps struct {
 	SlPktScratch  *ebpf.Map `ebpf:"sl_pkt_scratch"`
 	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
 	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
+	SlTunnelPorts *ebpf.Map `ebpf:"sl_tunnel_ports"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
@@ -261,6 +264,7 @@ func (m *ToUplinkMaps) Close() error {
 		m.SlPktScratch,
 		m.SlRsvdPorts,
 		m.SlSlowScratch,
+		m.SlTunnelPorts,
 		m.SlUplinks,
 	)
 }

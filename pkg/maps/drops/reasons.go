@@ -67,6 +67,8 @@ var reasons = [Max]words{
 		"A process with CAP_NET_RAW, or a virtual machine, asks the kernel to write into the packet behind all checks (PACKET_VNET_HDR). No stack does that: look at what runs in the pod."},
 	bpfgen.TypesSlDropReasonSL_DROP_FALSE_ND: {"false-neighbour", "pod acts as a router on its link, or claims an address that is not its own",
 		"The pod sends router advertisements or redirects, or neighbour advertisements or ARP for another address. If it has to (a router, a floating address), set antiSpoof to false in the node configuration."},
+	bpfgen.TypesSlDropReasonSL_DROP_TUNNEL: {"tunnel-port", "pod sends to the port of a VXLAN device between nodes",
+		"A process of the pod tries to speak as a pod of another node, or it runs a VXLAN of its own to a host outside: let that one use another port."},
 	bpfgen.TypesSlDropReasonSL_DROP_V4MAPPED: {"v4-mapped", "IPv6 packet with a v4-mapped address",
 		"No host sends ::ffff:a.b.c.d on a wire: a process forges the packet to look like IPv4. Find it by the pod, or by the frame's source MAC (sluice monitor -o json)."},
 }
