@@ -23,15 +23,17 @@ func TestPrivilegedComesBackFullDisk(t *testing.T) {
 	e.ok(unix.Mount("tmpfs", e.o.RunDir, "tmpfs", 0, "size=64k,mode=755"))
 	t.Cleanup(func() { _ = unix.Unmount(e.o.RunDir, unix.MNT_DETACH) })
 	d := e.open()
+	const first, second, third, fourth = 0, 1, 2, 3
+	addr := func(i int) string { return fmt.Sprintf("10.1.0.%d", i+2) }
 	var owners []uint64
-	publish := func(i int) error {
-		addr := fmt.Sprintf("10.1.0.%d", i+2)
-		ep := e.pod(fmt.Sprint("pod", i), addr+"/16")
+	for i := range fourth + 1 { // before the file system is full: a look at the node that fails makes room there
+		ep := e.pod(fmt.Sprint("pod", i), addr(i)+"/16")
 		e.ok(d.Enable(e.ctx, ep, FeaturePublish))
 		owners = append(owners, ep.Ref.Owner())
-		return d.SetHostPorts(e.ctx, ep.Ref.Owner(), nil, []hostport.Mapping{port(8080, addr, 80)})
 	}
-	const first, second, third, fourth = 0, 1, 2, 3
+	publish := func(i int) error {
+		return d.SetHostPorts(e.ctx, owners[i], nil, []hostport.Mapping{port(8080, addr(i), 80)})
+	}
 	for i := range fourth {
 		e.ok(publish(i))
 	}
