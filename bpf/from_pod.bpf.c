@@ -12,7 +12,7 @@
 #include "lib/endpoint/endpoint_cache.h"
 #include "lib/fastpath/cb_mark.h"
 #include "lib/fastpath/fastpath.h"
-#include "lib/nat/hairpin_slow.h"
+#include "lib/nat/hairpin_full.h"
 #include "lib/nat/hostport_answer.h"
 #include "lib/nat/tunnel.h"
 #include "lib/packet/csum_judge.h"
@@ -35,11 +35,11 @@ static __always_inline bool was_denied(const struct sl_ct_entry *ct, const struc
 }
 
 /* Evaluates the device's policy for a packet whose connection it has not admitted yet. */
-static __always_inline enum sl_drop_reason pod_out_admit(struct __sk_buff *skb, const struct sl_pkt *p,
-							 const struct sl_endpoint *ep, struct sl_ct_entry *ct)
+static __always_inline enum sl_drop_reason from_pod_admit(struct __sk_buff *skb, const struct sl_pkt *p,
+							  const struct sl_endpoint *ep, struct sl_ct_entry *ct)
 {
 	bool pod_opens = !ct || (ct->flags & SL_CT_POD_OPENED);
-	enum sl_drop_reason reason = policy_ask(skb, p, ep->ifindex, pod_opens, 0);
+	enum sl_drop_reason reason = policy_verdict(skb, p, ep->ifindex, pod_opens, 0);
 
 	if (!reason && ct)
 		ct->policy = ep->policy;
@@ -68,7 +68,7 @@ static __always_inline enum sl_drop_reason track(struct __sk_buff *skb, const st
 	if (unlikely((ct ? ct->policy : 0) != ep->policy)) {
 		if (ct && was_denied(ct, ep))
 			ct = NULL;
-		reason = pod_out_admit(skb, p, ep, ct);
+		reason = from_pod_admit(skb, p, ep, ct);
 		if (reason)
 			return reason;
 	}
@@ -144,13 +144,13 @@ static __always_inline int slow_path(struct __sk_buff *skb, const struct sl_pkt 
  * Packets without an entry of their own: link-scope sources, another device's address, and what the
  * fast parser cannot read. own_addr: the source is this device's address.
  */
-static __always_inline int pod_out_slow(struct __sk_buff *skb, struct sl_pkt *p, enum sl_parsed parsed, bool own_addr,
-					__u64 now)
+static __always_inline int from_pod_other(struct __sk_buff *skb, struct sl_pkt *p, enum sl_parsed parsed, bool own_addr,
+					  __u64 now)
 {
 	enum sl_drop_reason reason;
 
 	/* A node without anti-spoofing lets pods speak for other addresses, but those under a policy are no routers. */
-	if (parsed != SL_PARSED_L4 && may_be_false_nd(p) && (cfg_anti_spoof || policy_of(skb->ifindex))) {
+	if (parsed != SL_PARSED_L4 && may_be_false_nd(p) && (cfg_anti_spoof || policy_device_of(skb->ifindex))) {
 		reason = (enum sl_drop_reason)sl_false_nd(skb, cfg_anti_spoof);
 		if (reason)
 			return drop(skb, reason, skb->ifindex);
@@ -161,17 +161,17 @@ static __always_inline int pod_out_slow(struct __sk_buff *skb, struct sl_pkt *p,
 		if (cfg_anti_spoof)
 			return drop(skb, SL_DROP_SPOOFED_IP, skb->ifindex);
 	}
-	if (parsed == SL_PARSED_L4 ? to_tunnel(skb, p, skb->ifindex) : sl_to_tunnel_slow(skb, skb->ifindex))
+	if (parsed == SL_PARSED_L4 ? to_tunnel(skb, p, skb->ifindex) : sl_to_tunnel_full(skb, skb->ifindex))
 		return drop(skb, SL_DROP_TUNNEL, skb->ifindex);
-	reason = policy_device(skb, p, parsed, skb->ifindex, SL_TX, 0, now);
+	reason = policy_admit_device(skb, p, parsed, skb->ifindex, SL_TX, 0, now);
 	if (reason)
 		return drop(skb, reason, skb->ifindex);
-	return own_addr && parsed != SL_PARSED_L4 ? hairpin_slow(skb, SL_TX) : SL_NEXT;
+	return own_addr && parsed != SL_PARSED_L4 ? hairpin_full(skb, SL_TX) : SL_NEXT;
 }
 
 /* A packet of a connection of the pod behind ep: phases 4 and 5 of sl_from_pod. */
-static __always_inline int pod_out(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
-				   __u64 now)
+static __always_inline int from_pod_known(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
+					  __u64 now)
 {
 	struct sl_ct_entry *ct;
 	enum sl_drop_reason reason;
@@ -181,7 +181,7 @@ static __always_inline int pod_out(struct __sk_buff *skb, const struct sl_pkt *p
 	if (unlikely(reason))
 		return drop(skb, reason, ep->ifindex);
 	/* 5. forward: slow path, to a pod of this node, or out by an uplink */
-	if (!ct || (ep->flags & SL_EP_IFB_TX) || !fast_allowed(ct, p, now)) {
+	if (!ct || (ep->flags & SL_EP_IFB_TX) || !fast_take(ct, p, now)) {
 		/* No tunnel answers, and the fast path is for what was answered. */
 		if (to_tunnel(skb, p, ep->route_ifindex))
 			return drop(skb, SL_DROP_TUNNEL, ep->ifindex);
@@ -238,9 +238,9 @@ int sl_from_pod(struct __sk_buff *skb)
 		endpoint_set_admit_mark(skb, ep);
 	}
 	if (likely(ep && parsed == SL_PARSED_L4))
-		verdict = pod_out(skb, p, ep, now);
+		verdict = from_pod_known(skb, p, ep, now);
 	else /* 3. what has no conntrack entry of its own */
-		verdict = pod_out_slow(skb, p, parsed, ep != NULL, now);
+		verdict = from_pod_other(skb, p, parsed, ep != NULL, now);
 	if (unlikely(!ep || verdict == TC_ACT_SHOT))
 		return verdict;
 	/* 6. count. At the end: a pointer to the counters, kept from phase 2, doubles what the verifier follows */

@@ -192,128 +192,129 @@ static __always_inline enum sl_drop_reason classify(struct __sk_buff *skb, const
  * An ICMP error about a packet that left the node translated. The pod gets it as if about the
  * packet it sent. It takes the way of its connection: netfilter conntrack may not have seen a
  * packet of that connection for hours.
- * in: slow_scratch()->outer  out: slow_scratch()->inner, ->key
+ * in: full_scratch()->outer  out: full_scratch()->inner, ->key
  */
-__noinline int sl_upl_in_icmp(struct __sk_buff *skb)
+__noinline int sl_from_uplink_icmp(struct __sk_buff *skb)
 {
-	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_full_ctx *full = full_scratch();
 	__u64 now = clock_now();
 	struct sl_ct_match m = {};
 	bool fast;
 
-	if (!slow || !slow_parse_inner(skb, slow, SL_RX) ||
-	    !addr_equal(slow->outer.p.tuple.local, slow->inner.p.tuple.local))
+	if (!full || !parse_full_inner(skb, full, SL_RX) ||
+	    !addr_equal(full->outer.p.tuple.local, full->inner.p.tuple.local))
 		return SL_NEXT;
-	m.key = &slow->key;
-	if (!find_hostport(&slow->inner.p, hostport_cached(skb, &slow->inner.p, now), &m, now) &&
-	    !find_snat_or_plain(&slow->inner.p, &m, false, now))
-		return !cfg_clients && node_port_moved(slow->inner.p.tuple.local_port) && sl_node_in(skb, 1) < 0
+	m.key = &full->key;
+	if (!find_hostport(&full->inner.p, hostport_cached(skb, &full->inner.p, now), &m, now) &&
+	    !find_snat_or_plain(&full->inner.p, &m, false, now))
+		return !cfg_clients && node_port_moved(full->inner.p.tuple.local_port) &&
+				       sl_node_from_uplink(skb, 1) < 0
 			       ? drop(skb, SL_DROP_REWRITE, 0)
 			       : SL_NEXT;
 	if (!m.ct || !m.ep || !(m.ct->flags & SL_CT_NAT))
 		return SL_NEXT;
-	fast = cfg_l2_len && m.ct->policy == m.ep->policy && fast_allowed(m.ct, &slow->outer.p, now) &&
-	       slow->outer.p.seg_len <= m.ep->mtu;
-	if (icmp_rewrite_error(skb, slow, SL_RX, m.key) || (fast && slow_take_hop(skb, &slow->outer)))
+	fast = cfg_l2_len && m.ct->policy == m.ep->policy && fast_take(m.ct, &full->outer.p, now) &&
+	       full->outer.p.seg_len <= m.ep->mtu;
+	if (icmp_rewrite_error(skb, full, SL_RX, m.key) || (fast && full_take_hop(skb, &full->outer)))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
 	if (fast)
 		return fast_to_pod(skb, m.ep, m.ct->flags);
 	endpoint_set_admit_mark(skb, m.ep);
-	return tuple_equal(m.key, &slow->inner.p.tuple) ? SL_NEXT : again(skb, m.ep);
+	return tuple_equal(m.key, &full->inner.p.tuple) ? SL_NEXT : again(skb, m.ep);
 }
 
 /*
  * A later fragment gets the address that the first one got. Without the first one it goes to the
  * stack, which may be waiting for it.
- * in: slow_scratch()->outer
+ * in: full_scratch()->outer
  */
-__noinline int sl_upl_in_frag(struct __sk_buff *skb)
+__noinline int sl_from_uplink_frag(struct __sk_buff *skb)
 {
-	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_full_ctx *full = full_scratch();
 	struct sl_endpoint *ep;
 	struct sl_frag *fr;
 	__u8 to[16] __attribute__((aligned(4)));
 
-	fr = slow ? frag_lookup(&slow->outer, SL_RX, clock_now()) : NULL;
+	fr = full ? frag_lookup(&full->outer, SL_RX, clock_now()) : NULL;
 	if (!fr)
 		return SL_NEXT;
 	addr_copy(to, fr->to);
 	ep = endpoint_lookup(to);
-	if (slow_rewrite_addr(skb, &slow->outer, false, to))
+	if (full_rewrite_addr(skb, &full->outer, false, to))
 		return drop(skb, SL_DROP_REWRITE, ep ? ep->ifindex : 0);
 	if (ep)
 		endpoint_set_admit_mark(skb, ep);
-	return addr_equal(to, slow->outer.p.tuple.local) ? SL_NEXT : again(skb, ep);
+	return addr_equal(to, full->outer.p.tuple.local) ? SL_NEXT : again(skb, ep);
 }
 
 /*
  * Gives a packet the tuple that the pod sees. A function of its own for the verifier: it follows the
- * rewriting once, and not once for each way that sl_upl_in_slow() comes to it. Returns 0, or a
+ * rewriting once, and not once for each way that sl_from_uplink_slow() comes to it. Returns 0, or a
  * negative error after which the packet must be dropped.
- * in: slow_scratch()->outer, ->key
+ * in: full_scratch()->outer, ->key
  */
-__noinline int sl_upl_in_rewr(struct __sk_buff *skb)
+__noinline int sl_from_uplink_rewrite(struct __sk_buff *skb)
 {
-	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_full_ctx *full = full_scratch();
 
-	return slow ? slow_rewrite(skb, &slow->outer, SL_RX, &slow->key) : -1;
+	return full ? full_rewrite(skb, &full->outer, SL_RX, &full->key) : -1;
 }
 
 /*
  * A packet that cannot take the fast path: the first one of a connection, or one that the slow
  * parser has read. The caller has called hostport_cached() for it. A function of its own: the
  * verifier checks it once, and the fast path stays short.
- * in: slow_scratch()->outer  out: slow_scratch()->key
+ * in: full_scratch()->outer  out: full_scratch()->key
  */
-__noinline int sl_upl_in_slow(struct __sk_buff *skb)
+__noinline int sl_from_uplink_slow(struct __sk_buff *skb)
 {
-	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_full_ctx *full = full_scratch();
 	__u64 now = clock_now();
 	enum sl_drop_reason reason;
 	struct sl_ct_match m = {};
 	bool fast;
 	int node;
 
-	if (!slow)
+	if (!full)
 		return SL_NEXT;
-	m.key = &slow->key;
+	m.key = &full->key;
 	/* 1. an answer to the node itself, or else find or create the conntrack entry */
-	if (!cfg_clients && unlikely(node_port_moved(slow->outer.p.tuple.local_port))) {
-		node = sl_node_in(skb, 0);
+	if (!cfg_clients && unlikely(node_port_moved(full->outer.p.tuple.local_port))) {
+		node = sl_node_from_uplink(skb, 0);
 		if (node < 0)
 			return drop(skb, SL_DROP_REWRITE, 0);
 		if (node) {
-			if (slow->outer.first_frag)
-				frag_forget(&slow->outer, SL_RX);
+			if (full->outer.first_frag)
+				frag_forget(&full->outer, SL_RX);
 			return SL_NEXT;
 		}
 	}
-	reason = classify(skb, &slow->outer.p, &m, now);
+	reason = classify(skb, &full->outer.p, &m, now);
 	if (reason)
 		return drop(skb, reason, m.ep ? m.ep->ifindex : 0);
 	if (!m.ct || !m.ep) {
-		if (slow->outer.first_frag)
-			frag_forget(&slow->outer, SL_RX);
+		if (full->outer.first_frag)
+			frag_forget(&full->outer, SL_RX);
 		return SL_NEXT;
 	}
 	/* 2. conntrack */
-	m.ct = ct_update(m.key, m.ct, &slow->outer.p, SL_RX, skb->len, now);
+	m.ct = ct_update(m.key, m.ct, &full->outer.p, SL_RX, skb->len, now);
 	note_bridge(skb, m.ct);
-	fast = cfg_fast_path == SL_FAST_DIRECT && (m.ct->flags & SL_CT_DNAT) && !slow->outer.first_frag &&
-	       m.ct->policy == m.ep->policy && fast_allowed(m.ct, &slow->outer.p, now) &&
-	       slow->outer.p.seg_len <= m.ep->mtu;
+	fast = cfg_fast_path == SL_FAST_DIRECT && (m.ct->flags & SL_CT_DNAT) && !full->outer.first_frag &&
+	       m.ct->policy == m.ep->policy && fast_take(m.ct, &full->outer.p, now) &&
+	       full->outer.p.seg_len <= m.ep->mtu;
 	/* 3. rewrite and forward */
-	if (sl_upl_in_rewr(skb) || (fast && slow_take_hop(skb, &slow->outer)))
+	if (sl_from_uplink_rewrite(skb) || (fast && full_take_hop(skb, &full->outer)))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
 	if (fast)
 		return fast_to_pod(skb, m.ep, m.ct->flags);
-	nf_show_rst(skb, m.ct, &slow->outer.p, SL_RX);
+	nf_show_rst(skb, m.ct, &full->outer.p, SL_RX);
 	if (m.ct->flags & (SL_CT_NAT | SL_CT_POD_OPENED)) {
-		if (slow->outer.first_frag)
-			frag_note(&slow->outer, SL_RX, m.key->local, now);
+		if (full->outer.first_frag)
+			frag_note(&full->outer, SL_RX, m.key->local, now);
 		endpoint_set_admit_mark(skb, m.ep);
 	}
-	return tuple_equal(m.key, &slow->outer.p.tuple) ? SL_NEXT : again(skb, m.ep);
+	return tuple_equal(m.key, &full->outer.p.tuple) ? SL_NEXT : again(skb, m.ep);
 }
 
 /* The denylist, where no XDP program can check it: XDP expects an Ethernet header. */
@@ -326,36 +327,36 @@ static __always_inline bool source_is_denied(const __u8 *source)
 }
 
 /*
- * What the fast parser cannot read (packet/parse_slow.h). Inlined: the frames of its callees would
+ * What the fast parser cannot read (packet/parse_full.h). Inlined: the frames of its callees would
  * be too many.
  */
-static __always_inline int uplink_in_slow(struct __sk_buff *skb)
+static __always_inline int from_uplink_full(struct __sk_buff *skb)
 {
-	__u32 kind = (__u32)sl_slow_parse(skb, cfg_l2_len, SL_RX, 0);
-	struct sl_slow_ctx *slow = slow_scratch();
+	__u32 kind = (__u32)sl_parse_full(skb, cfg_l2_len, SL_RX, 0);
+	struct sl_full_ctx *full = full_scratch();
 
-	if (!slow || kind == SL_SLOW_NONE)
+	if (!full || kind == SL_FULL_NONE)
 		return SL_NEXT;
-	if (kind == SL_SLOW_V4MAPPED)
+	if (kind == SL_FULL_V4MAPPED)
 		return drop(skb, SL_DROP_V4MAPPED, 0);
 	/* As sl_from_uplink() checks, for packets without Ethernet header. */
-	if (addr_is_loopback(slow->outer.p.tuple.local) || addr_is_loopback(slow->outer.p.tuple.remote))
+	if (addr_is_loopback(full->outer.p.tuple.local) || addr_is_loopback(full->outer.p.tuple.remote))
 		return drop(skb, SL_DROP_LOOPBACK, 0);
-	if (!cfg_l2_len && source_is_denied(slow->outer.p.tuple.remote))
+	if (!cfg_l2_len && source_is_denied(full->outer.p.tuple.remote))
 		return drop(skb, SL_DROP_DENIED, 0);
 	switch (kind) {
-	case SL_SLOW_ICMP_ERROR:
-		return sl_upl_in_icmp(skb);
-	case SL_SLOW_FRAG_NEXT:
-		return sl_upl_in_frag(skb);
-	case SL_SLOW_L4:
-		if (!cfg_clients && came_for_tunnel(skb, &slow->outer.p.tuple))
+	case SL_FULL_ICMP_ERROR:
+		return sl_from_uplink_icmp(skb);
+	case SL_FULL_FRAG_NEXT:
+		return sl_from_uplink_frag(skb);
+	case SL_FULL_TUPLE:
+		if (!cfg_clients && came_for_tunnel(skb, &full->outer.p.tuple))
 			return drop(skb, SL_DROP_TUNNEL, 0);
-		hostport_cached(skb, &slow->outer.p, clock_now());
-		return sl_upl_in_slow(skb);
-	case SL_SLOW_L3:
-		return !cfg_clients && may_hide_tunnel_port(skb->ifindex, slow) &&
-				       !endpoint_lookup(slow->outer.p.tuple.local)
+		hostport_cached(skb, &full->outer.p, clock_now());
+		return sl_from_uplink_slow(skb);
+	case SL_FULL_OPAQUE:
+		return !cfg_clients && may_hide_tunnel_port(skb->ifindex, full) &&
+				       !endpoint_lookup(full->outer.p.tuple.local)
 			       ? drop(skb, SL_DROP_TUNNEL, 0)
 			       : SL_NEXT;
 	default:
@@ -373,8 +374,8 @@ static __always_inline int from_client(struct __sk_buff *skb, const struct sl_pk
 	    addr_is_loopback(p->tuple.local) || addr_is_loopback(p->tuple.remote) || endpoint_lookup(p->tuple.remote))
 		return SL_NEXT;
 	if (parsed != SL_PARSED_L4)
-		return uplink_in_slow(skb);
-	return hostport_cached(skb, p, now) && slow_ctx_init(p) ? sl_upl_in_slow(skb) : SL_NEXT;
+		return from_uplink_full(skb);
+	return hostport_cached(skb, p, now) && full_ctx_init(p) ? sl_from_uplink_slow(skb) : SL_NEXT;
 }
 
 SEC("tc")
@@ -391,7 +392,7 @@ int sl_from_uplink(struct __sk_buff *skb)
 	bool fast;
 
 	if (!cfg_l2_len) /* no link addresses either: every packet is for the node */
-		return uplink_in_slow(skb);
+		return from_uplink_full(skb);
 	if (unlikely(cb_marked_again(skb))) {
 		cb_unmark(skb); /* it has been here */
 		return SL_NEXT;
@@ -412,19 +413,19 @@ int sl_from_uplink(struct __sk_buff *skb)
 	if (unlikely(skb->pkt_type != PACKET_HOST))
 		return SL_NEXT;
 	if (unlikely(parsed != SL_PARSED_L4))
-		return parsed == SL_PARSED_L3 ? uplink_in_slow(skb) : SL_NEXT;
+		return parsed == SL_PARSED_L3 ? from_uplink_full(skb) : SL_NEXT;
 	/* 2. find the hostPort and the conntrack entry; what has none takes the slow path, or is for the stack */
 	slot = hostport_cached(skb, p, now);
 	/* A SYN is never on the fast path, and mostly has no entry. */
 	if (unlikely(pkt_is_syn(p)))
-		return slow_ctx_init(p) ? sl_upl_in_slow(skb) : SL_NEXT;
+		return full_ctx_init(p) ? sl_from_uplink_slow(skb) : SL_NEXT;
 	/* A masqueraded connection keeps its port if it had the port before the port was published. */
 	if (unlikely(!find_hostport(p, slot, &m, now)) && !find_snat_or_plain(p, &m, false, now)) {
 		/* Not for Sluice: most of what comes for the node itself. */
 		if (!slot && !(pkt_opens(p) && endpoint_lookup(p->tuple.local)) &&
 		    !node_port_moved(p->tuple.local_port))
 			return came_for_tunnel(skb, &p->tuple) ? drop(skb, SL_DROP_TUNNEL, 0) : SL_NEXT;
-		return slow_ctx_init(p) ? sl_upl_in_slow(skb) : SL_NEXT;
+		return full_ctx_init(p) ? sl_from_uplink_slow(skb) : SL_NEXT;
 	}
 	if (unlikely(!m.ct || !m.ep))
 		return SL_NEXT;
@@ -434,7 +435,7 @@ int sl_from_uplink(struct __sk_buff *skb)
 	 * If another policy is in force than the one that admitted it, the packet has to pass
 	 * sl_to_pod.
 	 */
-	fast = p->seg_len <= m.ep->mtu && m.ct->policy == m.ep->policy && fast_allowed(m.ct, p, now);
+	fast = p->seg_len <= m.ep->mtu && m.ct->policy == m.ep->policy && fast_take(m.ct, p, now);
 	/* 4. rewrite */
 	if (unlikely(m.ct->flags & SL_CT_CLIENT_PORT) && rewrite_remote_port(skb, p, SL_RX, m.key))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);

@@ -38,7 +38,7 @@ static __always_inline int parent_judge(struct __sk_buff *skb, __u32 vlan)
 		if (!reason)
 			reason = podns_refused(skb, p, parsed);
 		if (!reason && parsed != SL_PARSED_NONE && !is_addr_discovery(skb, p, parsed, SL_TX))
-			reason = policy_again(skb, p, parsed, number, clock_now());
+			reason = policy_admit_at_parent(skb, p, parsed, number, clock_now());
 		if (reason)
 			return drop(skb, reason, SL_PODNS_KEY | number);
 	}

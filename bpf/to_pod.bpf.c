@@ -13,7 +13,7 @@
 #include "lib/drop/drop.h"
 #include "lib/endpoint/endpoint.h"
 #include "lib/fastpath/cb_mark.h"
-#include "lib/nat/hairpin_slow.h"
+#include "lib/nat/hairpin_full.h"
 #include "lib/nat/host_udp.h"
 #include "lib/policy/policy.h"
 
@@ -84,11 +84,11 @@ static __noinline int sl_host_udp_rev(const struct sl_pkt *p, __u64 now)
  * Accounts a packet of a connection to the pod's own address that came in by a device that is no uplink,
  * and makes its entry: the answers may leave by an uplink, and keep that address. Returns 1 if the
  * packet is of such a connection, else 0. A function of its own: it is verified once.
- * in: slow_scratch()->outer if slow, else pkt_scratch()
+ * in: full_scratch()->outer if slow, else pkt_scratch()
  */
-__noinline int sl_adopt_in(struct __sk_buff *skb, __u32 slow)
+__noinline int sl_adopt_inbound(struct __sk_buff *skb, __u32 full)
 {
-	struct sl_slow_ctx *ctx = slow_scratch();
+	struct sl_full_ctx *ctx = full_scratch();
 	const struct sl_pkt *p = pkt_scratch();
 	__u64 now = clock_now();
 	struct sl_ct_scratch *s;
@@ -97,7 +97,7 @@ __noinline int sl_adopt_in(struct __sk_buff *skb, __u32 slow)
 
 	if (!p || !ctx)
 		return 0;
-	if (slow)
+	if (full)
 		p = &ctx->outer.p;
 	ep = endpoint_lookup(p->tuple.local);
 	if (!ep)
@@ -117,7 +117,7 @@ __noinline int sl_adopt_in(struct __sk_buff *skb, __u32 slow)
 		if (!ct)
 			return 0;
 	}
-	policy_account(skb, p, ct, SL_RX, now);
+	policy_track(skb, p, ct, SL_RX, now);
 	return 1;
 }
 
@@ -148,11 +148,11 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct sl_pkt *p
 	/* So has the one of a client on this node, when it translated the packet. */
 	if (ct && (ct->flags & SL_CT_DNAT))
 		*account = NULL;
-	if (ct && (ct->flags & (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)) == SL_CT_WANTS_POD_SNAT) {
+	if (ct && ct_comes_by_pod_snat(ct)) {
 		verdict = hairpin_to_pod(skb, p); /* never confirmed: every packet has to pass here */
 		return verdict == SL_NOT_HAIRPIN ? SL_NEXT : verdict;
 	}
-	if ((ct ? !(ct->flags & SL_CT_KNOWN_IN) : pkt_opens(p)) && sl_adopt_in(skb, 0))
+	if ((ct ? !(ct->flags & SL_CT_KNOWN_IN) : pkt_opens(p)) && sl_adopt_inbound(skb, 0))
 		*account = NULL;
 	if (ct && (ct->flags & SL_CT_RX_SEEN_FIRST)) {
 		ct_passed_stack(skb, ct, p, SL_RX, now);
@@ -162,17 +162,17 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct sl_pkt *p
 }
 
 /* What the fast parser cannot read. */
-static __always_inline int deliver_slow(struct __sk_buff *skb, __u64 now)
+static __always_inline int deliver_full(struct __sk_buff *skb, __u64 now)
 {
-	int verdict = hairpin_slow(skb, SL_RX);
-	struct sl_slow_ctx *slow = slow_scratch();
+	int verdict = hairpin_full(skb, SL_RX);
+	struct sl_full_ctx *full = full_scratch();
 
-	if (!slow || slow->outer.kind != SL_SLOW_L4)
+	if (!full || full->outer.kind != SL_FULL_TUPLE)
 		return verdict;
-	if (is_unconnected_udp(skb, slow->outer.p.tuple.proto))
-		sl_host_udp_rev(&slow->outer.p, now);
-	if (verdict == SL_NEXT && !endpoint_lookup(slow->outer.p.tuple.remote))
-		sl_adopt_in(skb, 1);
+	if (is_unconnected_udp(skb, full->outer.p.tuple.proto))
+		sl_host_udp_rev(&full->outer.p, now);
+	if (verdict == SL_NEXT && !endpoint_lookup(full->outer.p.tuple.remote))
+		sl_adopt_inbound(skb, 1);
 	return verdict;
 }
 
@@ -188,20 +188,20 @@ static __always_inline struct sl_endpoint *own_endpoint(const __u8 *ip, __u32 de
  * Evaluates the device's policy, if it has one. ep: the pod that is addressed, or NULL if that is none
  * of this device. *admitted: the entry under the packet's tuple, if there is one.
  */
-static __always_inline enum sl_drop_reason pod_in_admit(struct __sk_buff *skb, const struct sl_pkt *p,
+static __always_inline enum sl_drop_reason to_pod_admit(struct __sk_buff *skb, const struct sl_pkt *p,
 							enum sl_parsed parsed, const struct sl_endpoint *ep,
 							struct sl_ct_entry **admitted, __u64 now)
 {
 	__u32 dev = skb->ifindex;
-	struct sl_dev_policy *s = policy_of(dev);
+	struct sl_dev_policy *s = policy_device_of(dev);
 
 	if (!ep && policy_isolated_bridged(skb, p, parsed))
 		return SL_DROP_ISOLATED;
 	if (!s)
 		return SL_DROP_NONE;
 	if (parsed != SL_PARSED_L4)
-		return (enum sl_drop_reason)sl_policy_slow(skb, dev, SL_RX, 0);
-	return policy_pass(skb, p, dev, s->owner, s->policy, SL_RX, SL_POLICY_Q_TO_POD, now, admitted);
+		return (enum sl_drop_reason)sl_policy_admit_full(skb, dev, SL_RX, 0);
+	return policy_admit(skb, p, dev, s->owner, s->policy, SL_RX, SL_POLICY_Q_TO_POD, now, admitted);
 }
 
 SEC("tc")
@@ -226,18 +226,18 @@ int sl_to_pod(struct __sk_buff *skb)
 		return drop(skb, reason, skb->ifindex);
 	/* 2. policy of the device */
 	ep = own_endpoint(p->tuple.local, skb->ifindex);
-	reason = pod_in_admit(skb, p, parsed, ep, &admitted, now);
+	reason = to_pod_admit(skb, p, parsed, ep, &admitted, now);
 	if (reason)
 		return drop(skb, reason, skb->ifindex);
 	/* 3. deliver to the pod: pod-side SNAT, hairpin, confirmation */
 	if (ep) {
-		verdict = parsed == SL_PARSED_L4 ? deliver(skb, p, ep, now, &admitted) : deliver_slow(skb, now);
+		verdict = parsed == SL_PARSED_L4 ? deliver(skb, p, ep, now, &admitted) : deliver_full(skb, now);
 		if (verdict != TC_ACT_SHOT)
 			count_rx(skb, endpoint_stats(skb->ifindex), false);
 	}
 	/* 4. account, if no other hook has */
 	if (admitted)
-		policy_account(skb, p, admitted, SL_RX, now);
+		policy_track(skb, p, admitted, SL_RX, now);
 	if (cfg_netkit && cb_marked(skb))
 		cb_unmark(skb);
 	return verdict;

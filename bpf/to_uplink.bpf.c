@@ -18,30 +18,30 @@
 #include "lib/packet/icmp_error.h"
 
 /* The packet leaves unchanged, and so do the later fragments of its datagram. */
-static __always_inline int pass_unchanged(const struct sl_slow_ctx *slow, __u64 now)
+static __always_inline int pass_unchanged(const struct sl_full_ctx *full, __u64 now)
 {
-	if (slow->outer.first_frag)
-		frag_note(&slow->outer, SL_TX, slow->outer.p.tuple.local, now);
+	if (full->outer.first_frag)
+		frag_note(&full->outer, SL_TX, full->outer.p.tuple.local, now);
 	return SL_NEXT;
 }
 
 /* Translates a packet of a connection that has an outside tuple. */
-static __always_inline int translate(struct __sk_buff *skb, const struct sl_slow_ctx *slow,
+static __always_inline int translate(struct __sk_buff *skb, const struct sl_full_ctx *full,
 				     const struct sl_endpoint *ep, const struct sl_ct_entry *ct, __u64 now)
 {
-	if (slow_rewrite(skb, &slow->outer, SL_TX, &ct->other))
+	if (full_rewrite(skb, &full->outer, SL_TX, &ct->other))
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
-	if (slow->outer.first_frag)
-		frag_note(&slow->outer, SL_TX, ct->other.local, now);
-	ct_delete_if_closed(&slow->outer.p.tuple, ct, &slow->outer.p, SL_TX);
+	if (full->outer.first_frag)
+		frag_note(&full->outer, SL_TX, ct->other.local, now);
+	ct_delete_if_closed(&full->outer.p.tuple, ct, &full->outer.p, SL_TX);
 	return SL_NEXT;
 }
 
 /* The same tuple left the pod and arrived here: cache the way it took for the packets that follow. */
-static __always_inline void confirm_tx(struct __sk_buff *skb, const struct sl_slow_ctx *slow, struct sl_ct_entry *ct,
+static __always_inline void confirm_tx(struct __sk_buff *skb, const struct sl_full_ctx *full, struct sl_ct_entry *ct,
 				       __u64 now)
 {
-	const struct sl_pkt *p = &slow->outer.p;
+	const struct sl_pkt *p = &full->outer.p;
 
 	/* On an L3 uplink the stack goes on sending: there is no neighbour to redirect to. */
 	if (!(ct->flags & SL_CT_TX_SEEN_FIRST) || !cfg_l2_len)
@@ -49,7 +49,7 @@ static __always_inline void confirm_tx(struct __sk_buff *skb, const struct sl_sl
 	if (ct->out_ifindex != skb->ifindex)
 		ct->out_ifindex = skb->ifindex;
 	ct_passed_stack(skb, ct, p, SL_TX, now);
-	if (slow->outer.from_fast_parser)
+	if (full->outer.from_fast_parser)
 		ct_cache_nexthop(ct, p->dst_mac, p->src_mac, p->seg_len, now);
 }
 
@@ -58,11 +58,11 @@ static __always_inline void confirm_tx(struct __sk_buff *skb, const struct sl_sl
  * ct: the entry from sl_from_pod, or NULL if that saw another tuple (a Service address that
  * netfilter translated). An entry that has an outside tuple already gets another one (snat_moved()).
  */
-static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_slow_ctx *slow,
+static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_full_ctx *full,
 				      const struct sl_endpoint *ep, struct sl_ct_entry *ct, __u64 now)
 {
 	struct sl_ct_scratch *s = ct_scratch();
-	const struct sl_pkt *p = &slow->outer.p;
+	const struct sl_pkt *p = &full->outer.p;
 	enum sl_drop_reason reason;
 	bool begins = !ct;
 
@@ -86,36 +86,36 @@ static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_slo
 		__sync_fetch_and_add(&ct->tx_bytes, skb->len);
 		tcp_seq_note_tx(ct, p);
 	}
-	confirm_tx(skb, slow, ct, now);
-	return translate(skb, slow, ep, ct, now);
+	confirm_tx(skb, full, ct, now);
+	return translate(skb, full, ep, ct, now);
 }
 
 /* Toward a client on this node only the answers of hostPorts are translated. They stay with the stack. */
-static __always_inline int answer_client(struct __sk_buff *skb, const struct sl_slow_ctx *slow,
+static __always_inline int answer_client(struct __sk_buff *skb, const struct sl_full_ctx *full,
 					 const struct sl_endpoint *ep, const struct sl_ct_entry *ct, __u64 now)
 {
 	if (!ct || !(ct->flags & SL_CT_DNAT))
 		return SL_NEXT;
 	if (ct->flags & SL_CT_HAS_REVERSE)
-		ct_ensure_reverse(&slow->outer.p.tuple, ct);
-	return translate(skb, slow, ep, ct, now);
+		ct_ensure_reverse(&full->outer.p.tuple, ct);
+	return translate(skb, full, ep, ct, now);
 }
 
 /*
  * A packet of a pod. A function of its own, so that both parsers can end in it.
- * in: slow_scratch()->outer
+ * in: full_scratch()->outer
  */
-__noinline int sl_upl_out_slow(struct __sk_buff *skb)
+__noinline int sl_to_uplink_slow(struct __sk_buff *skb)
 {
-	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_full_ctx *full = full_scratch();
 	__u64 now = clock_now();
 	const struct sl_pkt *p;
 	struct sl_endpoint *ep;
 	struct sl_ct_entry *ct;
 
-	if (!slow)
+	if (!full)
 		return SL_NEXT;
-	p = &slow->outer.p;
+	p = &full->outer.p;
 	/* 1. endpoint: is it from a pod? */
 	ep = endpoint_lookup(p->tuple.local);
 	if (!ep)
@@ -129,12 +129,11 @@ __noinline int sl_upl_out_slow(struct __sk_buff *skb)
 	if (ct && !(ct->flags & SL_CT_TX_SEEN_FIRST) && ct_is_new_connection(ct, p, SL_TX))
 		ct = NULL;
 	if (cfg_clients)
-		return answer_client(skb, slow, ep, ct, now);
+		return answer_client(skb, full, ep, ct, now);
 	if (leaves_for_tunnel(skb, p))
 		return drop(skb, SL_DROP_TUNNEL, ep->ifindex);
 	/* The pod that was the other end has gone: its address is outside now. */
-	if (ct && ((ct->flags & SL_CT_PEER_LOCAL) || (ct->flags & (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)) ==
-							     (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)))
+	if (ct && ((ct->flags & SL_CT_PEER_LOCAL) || ct_goes_by_pod_snat(ct)))
 		ct = NULL;
 	/* sl_from_pod has not seen this tuple, so it has not noted the packet. */
 	if (ct && !(ct->flags & SL_CT_TX_SEEN_FIRST))
@@ -146,55 +145,55 @@ __noinline int sl_upl_out_slow(struct __sk_buff *skb)
 		if ((ct->flags & SL_CT_HAS_REVERSE) && !ct_ensure_reverse(&p->tuple, ct) && (ct->flags & SL_CT_SNAT)) {
 			ct = NULL; /* the reverse tuple belongs to another connection now: start anew */
 		} else if (!snat_moved(skb, p, ct)) {
-			confirm_tx(skb, slow, ct, now);
-			return translate(skb, slow, ep, ct, now);
+			confirm_tx(skb, full, ct, now);
+			return translate(skb, full, ep, ct, now);
 		}
-		return masquerade(skb, slow, ep, ct, now);
+		return masquerade(skb, full, ep, ct, now);
 	}
 	/* 4. a connection that stays untranslated */
 	if (ct && (!(ct->flags & SL_CT_POD_OPENED) || (ct->flags & SL_CT_REPLIED))) {
-		confirm_tx(skb, slow, ct, now);
-		return pass_unchanged(slow, now);
+		confirm_tx(skb, full, ct, now);
+		return pass_unchanged(full, now);
 	}
 	if (!endpoint_masquerades(ep, p->tuple.local, p->tuple.remote)) {
 		if (ct)
-			confirm_tx(skb, slow, ct, now);
-		return pass_unchanged(slow, now);
+			confirm_tx(skb, full, ct, now);
+		return pass_unchanged(full, now);
 	}
 	/* 5. a new connection that is masqueraded. It does not begin with an answer: what came in has an entry (sl_to_pod) */
 	if (!ct && pkt_answers(p))
 		return drop(skb, SL_DROP_UNASKED, ep->ifindex);
-	return masquerade(skb, slow, ep, ct, now);
+	return masquerade(skb, full, ep, ct, now);
 }
 
 /*
  * An ICMP error about a packet that came for a pod, from the pod or from the node's stack. Its
  * receiver must read the address that it sent the packet to.
- * in: slow_scratch()->outer  out: slow_scratch()->inner
+ * in: full_scratch()->outer  out: full_scratch()->inner
  */
-__noinline int sl_upl_out_icmp(struct __sk_buff *skb)
+__noinline int sl_to_uplink_icmp(struct __sk_buff *skb)
 {
 	const struct sl_tuple *outer, *inner;
-	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_full_ctx *full = full_scratch();
 	struct sl_endpoint *sender, *ep;
 	struct sl_ct_entry *ct = NULL;
 
-	if (!slow)
+	if (!full)
 		return SL_NEXT;
-	outer = &slow->outer.p.tuple;
-	inner = &slow->inner.p.tuple;
+	outer = &full->outer.p.tuple;
+	inner = &full->inner.p.tuple;
 	sender = endpoint_lookup(outer->local);
-	if (slow_parse_inner(skb, slow, SL_TX) && (!sender || addr_equal(outer->local, inner->local))) {
+	if (parse_full_inner(skb, full, SL_TX) && (!sender || addr_equal(outer->local, inner->local))) {
 		ep = endpoint_lookup(inner->local);
 		ct = ep ? ct_lookup_entry(inner, ep->owner, clock_now()) : NULL;
 		if (!cfg_clients && !ep && node_port_moved(inner->local_port)) {
-			slow->key = *inner;
-			slow->key.side = SL_CT_SIDE_NODE;
-			ct = ct_lookup(&slow->key, clock_now());
+			full->key = *inner;
+			full->key.side = SL_CT_SIDE_NODE;
+			ct = ct_lookup(&full->key, clock_now());
 		}
 	}
 	if (ct && (ct->flags & (cfg_clients ? SL_CT_DNAT : SL_CT_NAT)))
-		return icmp_rewrite_error(skb, slow, SL_TX, &ct->other)
+		return icmp_rewrite_error(skb, full, SL_TX, &ct->other)
 			       ? drop(skb, SL_DROP_REWRITE, sender ? sender->ifindex : 0)
 			       : SL_NEXT;
 	if (!cfg_clients && !ct && sender && endpoint_masquerades(sender, outer->local, outer->remote))
@@ -205,65 +204,65 @@ __noinline int sl_upl_out_icmp(struct __sk_buff *skb)
 /*
  * A later fragment of a pod leaves with the address of the first one. If that was not seen, a
  * masqueraded pod's fragment is dropped: it would show the pod's address.
- * in: slow_scratch()->outer
+ * in: full_scratch()->outer
  */
-__noinline int sl_upl_out_frag(struct __sk_buff *skb)
+__noinline int sl_to_uplink_frag(struct __sk_buff *skb)
 {
-	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_full_ctx *full = full_scratch();
 	const struct sl_tuple *t;
 	struct sl_endpoint *ep;
 	struct sl_frag *fr;
 	__u8 to[16] __attribute__((aligned(4)));
 
-	if (!slow)
+	if (!full)
 		return SL_NEXT;
-	t = &slow->outer.p.tuple;
+	t = &full->outer.p.tuple;
 	ep = endpoint_lookup(t->local);
 	if (!ep)
 		return SL_NEXT;
-	fr = frag_lookup(&slow->outer, SL_TX, clock_now());
+	fr = frag_lookup(&full->outer, SL_TX, clock_now());
 	if (!fr)
 		return !cfg_clients && endpoint_masquerades(ep, t->local, t->remote)
 			       ? drop(skb, SL_DROP_FRAGMENT, ep->ifindex)
 			       : SL_NEXT;
 	addr_copy(to, fr->to);
-	return slow_rewrite_addr(skb, &slow->outer, true, to) ? drop(skb, SL_DROP_REWRITE, ep->ifindex) : SL_NEXT;
+	return full_rewrite_addr(skb, &full->outer, true, to) ? drop(skb, SL_DROP_REWRITE, ep->ifindex) : SL_NEXT;
 }
 
 /* Nothing in the packet can be translated: from a masqueraded pod it does not leave. */
-static __always_inline int drop_unparsable(struct __sk_buff *skb, const struct sl_slow_ctx *slow)
+static __always_inline int drop_unparsable(struct __sk_buff *skb, const struct sl_full_ctx *full)
 {
-	const struct sl_tuple *t = &slow->outer.p.tuple;
+	const struct sl_tuple *t = &full->outer.p.tuple;
 	struct sl_endpoint *ep = endpoint_lookup(t->local);
 
 	if (!ep)
 		return SL_NEXT;
 	if (endpoint_masquerades(ep, t->local, t->remote))
 		return drop(skb, SL_DROP_UNPARSABLE, ep->ifindex);
-	return may_hide_tunnel_port(0, slow) && !is_tunnel_port(skb->ifindex, 0)
+	return may_hide_tunnel_port(0, full) && !is_tunnel_port(skb->ifindex, 0)
 		       ? drop(skb, SL_DROP_TUNNEL, ep->ifindex)
 		       : SL_NEXT;
 }
 
-/* What the fast parser cannot read (packet/parse_slow.h). */
-static __always_inline int uplink_out_slow(struct __sk_buff *skb)
+/* What the fast parser cannot read (packet/parse_full.h). */
+static __always_inline int to_uplink_full(struct __sk_buff *skb)
 {
-	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_full_ctx *full = full_scratch();
 
-	if (!slow)
+	if (!full)
 		return SL_NEXT;
-	switch (sl_slow_parse(skb, cfg_l2_len, SL_TX, 0)) {
-	case SL_SLOW_ICMP_ERROR:
-		return sl_upl_out_icmp(skb);
-	case SL_SLOW_FRAG_NEXT:
-		return sl_upl_out_frag(skb);
-	case SL_SLOW_L4:
-		if (endpoint_lookup(slow->outer.p.tuple.local))
-			return sl_upl_out_slow(skb);
-		return cfg_clients ? SL_NEXT : sl_node_out(skb);
-	case SL_SLOW_L3:
-		return cfg_clients ? SL_NEXT : drop_unparsable(skb, slow);
-	case SL_SLOW_V4MAPPED:
+	switch (sl_parse_full(skb, cfg_l2_len, SL_TX, 0)) {
+	case SL_FULL_ICMP_ERROR:
+		return sl_to_uplink_icmp(skb);
+	case SL_FULL_FRAG_NEXT:
+		return sl_to_uplink_frag(skb);
+	case SL_FULL_TUPLE:
+		if (endpoint_lookup(full->outer.p.tuple.local))
+			return sl_to_uplink_slow(skb);
+		return cfg_clients ? SL_NEXT : sl_node_to_uplink(skb);
+	case SL_FULL_OPAQUE:
+		return cfg_clients ? SL_NEXT : drop_unparsable(skb, full);
+	case SL_FULL_V4MAPPED:
 		return cfg_clients ? SL_NEXT : drop(skb, SL_DROP_V4MAPPED, 0);
 	default:
 		return SL_NEXT;
@@ -283,7 +282,7 @@ int sl_to_uplink(struct __sk_buff *skb)
 	struct sl_pkt *p = pkt_scratch();
 
 	if (!cfg_l2_len)
-		return uplink_out_slow(skb);
+		return to_uplink_full(skb);
 	/*
 	 * A pod's frame has lost its VLAN 0 tag before. A frame with a tag is the node's own, and
 	 * keeps it.
@@ -293,16 +292,16 @@ int sl_to_uplink(struct __sk_buff *skb)
 	/* 1. parse; then the slow path, the only one here: the fast path has left by a redirect */
 	switch (parse_packet(skb, p, SL_TX)) {
 	case SL_PARSED_L3:
-		return uplink_out_slow(skb);
+		return to_uplink_full(skb);
 	case SL_PARSED_L4:
 		if (cfg_clients && endpoint_lookup(p->tuple.remote))
 			return SL_NEXT; /* to a pod with programs: sl_to_pod sees it */
 		if (endpoint_lookup(p->tuple.local))
-			return slow_ctx_init(p) ? sl_upl_out_slow(skb) : SL_NEXT;
+			return full_ctx_init(p) ? sl_to_uplink_slow(skb) : SL_NEXT;
 		/* The node's own packet, or translated before it got here. Most of these need nothing: do not delay them. */
 		if (cfg_clients)
 			return is_unconnected_udp(skb, p->tuple.proto) ? note_datagram(p) : SL_NEXT;
-		return node_may_clash(skb, p) && slow_ctx_init(p) ? sl_node_out(skb) : SL_NEXT;
+		return node_may_clash(skb, p) && full_ctx_init(p) ? sl_node_to_uplink(skb) : SL_NEXT;
 	case SL_PARSED_V4MAPPED:
 		return cfg_clients ? SL_NEXT : drop(skb, SL_DROP_V4MAPPED, 0);
 	default:

@@ -86,7 +86,7 @@ func judge(t *testing.T, h hook, in []byte, r result) {
 }
 
 // mayChange says whether a hook may translate the packet: the pod's hooks leave to the
-// uplinks' what the slow parser has to read.
+// uplinks' what the full parser has to read.
 func mayChange(h hook, p packet) bool {
 	return p.depth == whole || p.depth == onlyIP && p.kind != opaque && (h == uplIngress || h == uplEgress)
 }

@@ -32,7 +32,7 @@ const (
 	whole               // the whole tuple
 )
 
-// kind is what the slow parser makes of a frame that the first one leaves.
+// kind is what the full parser makes of a frame that the first one leaves.
 type kind int
 
 const (
@@ -85,7 +85,7 @@ func (p *packet) readIPv4() {
 	p.classify(flags&0x1fff != 0)
 }
 
-// classify says what the slow parser makes of a packet whose L4 header, if it has one, is known.
+// classify says what the full parser makes of a packet whose L4 header, if it has one, is known.
 func (p *packet) classify(isLater bool) {
 	b := p.raw[min(p.l4, len(p.raw)):]
 	switch {

@@ -11,9 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 )
 
 const readmeFile = "../README.md"
@@ -53,17 +50,6 @@ func sources() []source {
 
 var includeLine = regexp.MustCompile(`(?m)^#include "([^"]+)"`)
 
-// headersOf returns the headers below lib that a file includes, directly or not.
-func headersOf(t *testing.T, file string, seen map[string]bool) {
-	t.Helper()
-	for _, h := range included(t, file) {
-		if !seen[h] {
-			seen[h] = true
-			headersOf(t, filepath.Join("lib", h), seen)
-		}
-	}
-}
-
 // included returns the headers below lib that a file names.
 func included(t *testing.T, file string) (out []string) {
 	t.Helper()
@@ -90,62 +76,6 @@ func allHeaders(t *testing.T) (out []string) {
 	return out
 }
 
-// accessLetters are what a program does with a map, by the helper that gets the map first.
-var accessLetters = map[asm.BuiltinFunc]string{
-	asm.FnMapLookupElem: "l", asm.FnMapUpdateElem: "u", asm.FnMapDeleteElem: "d", asm.FnRingbufReserve: "r",
-}
-
-// accesses returns the letters of an object for each of its maps.
-func accesses(spec *ebpf.CollectionSpec) map[string]string {
-	found := map[string]map[string]bool{}
-	for _, p := range spec.Programs {
-		for i, ins := range p.Instructions {
-			if !ins.IsLoadFromMap() || strings.HasPrefix(ins.Reference(), ".") {
-				continue
-			}
-			if found[ins.Reference()] == nil {
-				found[ins.Reference()] = map[string]bool{}
-			}
-			for _, next := range p.Instructions[i:] {
-				if next.IsBuiltinCall() {
-					found[ins.Reference()][accessLetters[asm.BuiltinFunc(next.Constant)]] = true
-					break
-				}
-			}
-		}
-	}
-	out := map[string]string{}
-	for name, letters := range found {
-		for _, l := range []string{"l", "u", "d", "r"} {
-			if letters[l] {
-				out[name] += l
-			}
-		}
-	}
-	return out
-}
-
-var mapDefinition = regexp.MustCompile(`(?m)^\} (\w+) SEC\("\.maps"\);`)
-
-// mapHeaders returns the header that defines each map.
-func mapHeaders(t *testing.T) map[string]string {
-	t.Helper()
-	out := map[string]string{}
-	for _, h := range allHeaders(t) {
-		raw, err := os.ReadFile(filepath.Join("../lib", h))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range mapDefinition.FindAllStringSubmatch(string(raw), -1) {
-			if out[m[1]] != "" {
-				t.Errorf("map %s is defined in %s and %s", m[1], out[m[1]], h)
-			}
-			out[m[1]] = h
-		}
-	}
-	return out
-}
-
 // table writes a table in Markdown.
 func table(head []string, rows [][]string) string {
 	var b strings.Builder
@@ -163,44 +93,20 @@ func quoted(s string) string { return "`" + s + "`" }
 // tablesOfREADME returns the generated parts by their name.
 func tablesOfREADME(t *testing.T) map[string]string {
 	t.Helper()
-	var programs, headers, used [][]string
-	heads := []string{}
-	headerSets, mapSets := []map[string]bool{}, []map[string]string{}
+	var programs [][]string
 	for _, s := range sources() {
-		set := map[string]bool{}
-		headersOf(t, s.file, set)
 		spec, err := s.part.load()
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := accesses(spec)
 		names := slices.Sorted(maps.Keys(spec.Programs))
 		for i, n := range names {
 			names[i] = quoted(n)
 		}
-		programs = append(programs, []string{fmt.Sprintf("[`%s`](%s)", s.file, s.file), strings.Join(names, ", "), s.hook, fmt.Sprint(len(set)), fmt.Sprint(len(got))})
-		heads = append(heads, strings.TrimSuffix(s.file, ".bpf.c"))
-		headerSets, mapSets = append(headerSets, set), append(mapSets, got)
-	}
-	for _, h := range allHeaders(t) {
-		row := []string{fmt.Sprintf("[`%s`](lib/%s)", h, h)}
-		for _, set := range headerSets {
-			row = append(row, map[bool]string{true: "x"}[set[h]])
-		}
-		headers = append(headers, row)
-	}
-	where := mapHeaders(t)
-	for _, name := range slices.Sorted(maps.Keys(where)) {
-		row := []string{quoted(name), quoted(where[name])}
-		for _, set := range mapSets {
-			row = append(row, set[name])
-		}
-		used = append(used, row)
+		programs = append(programs, []string{fmt.Sprintf("[`%s`](%s)", s.file, s.file), strings.Join(names, ", "), s.hook})
 	}
 	return map[string]string{
-		"programs": table([]string{"source", "programs", "hook", "headers", "maps"}, programs),
-		"headers":  table(append([]string{"header"}, heads...), headers),
-		"maps":     table(append([]string{"map", "defined in"}, heads...), used),
+		"programs": table([]string{"source", "programs", "hook"}, programs),
 		"folders":  foldersOfREADME(t),
 	}
 }
@@ -227,7 +133,7 @@ func foldersOfREADME(t *testing.T) string {
 	t.Helper()
 	about := map[string]string{
 		"base":      "types, load-time constants, addresses, time, per-CPU caches",
-		"packet":    "the fast and the slow parser, rewriting, ICMP errors, fragments",
+		"packet":    "the fast and the full parser, rewriting, ICMP errors, fragments",
 		"endpoint":  "pods, their devices and counters, the node's addresses and uplinks",
 		"drop":      "drops: reasons, counters, events",
 		"conntrack": "conntrack entries: lookup, states, timeouts",

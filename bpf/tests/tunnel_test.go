@@ -74,7 +74,7 @@ func TestPrivilegedTunnelPort(t *testing.T) {
 	}
 }
 
-// unreadable is a datagram whose headers the slow parser does not follow to their end.
+// unreadable is a datagram whose headers the full parser does not follow to their end.
 const unreadable = "behind many headers"
 
 // datagramShapes are ways to send one datagram: what the fast parser reads, what the slow one reads, and what neither does.

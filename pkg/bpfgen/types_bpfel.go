@@ -264,7 +264,7 @@ type TypesSlEventState struct {
 	Now    uint64
 	Owner  uint64
 	Key    TypesSlDropKey
-	Index  uint32
+	Zero   uint32
 }
 
 type TypesSlFastPath uint32

@@ -83,12 +83,12 @@ static __always_inline __u32 relearn_after(const struct sl_ct_entry *ct, const s
 }
 
 /*
- * Must a confirmed connection be confirmed again? If so, both directions take the slow path until
- * their last hooks have seen them. What may happen in the stack since then, such as a new firewall
- * rule, so holds after cfg_relearn at the latest. A deadline that is too far away is from another
- * configuration, or from an older layout.
+ * Begins to confirm a connection again, if it is time: both directions take the slow path until their
+ * last hooks have seen them. So what has changed in the stack, such as a new firewall rule, holds after
+ * cfg_relearn at the latest. A deadline that is too far away is from another configuration, or from an
+ * older layout. True if it has begun.
  */
-static __always_inline bool ct_relearn(struct sl_ct_entry *ct, const struct sl_pkt *p, __u64 now)
+static __always_inline bool ct_relearn_if_due(struct sl_ct_entry *ct, const struct sl_pkt *p, __u64 now)
 {
 	__u32 clock = relearn_clock(now), after = relearn_after(ct, p);
 
@@ -97,6 +97,18 @@ static __always_inline bool ct_relearn(struct sl_ct_entry *ct, const struct sl_p
 	ct->flags &= ~(SL_CT_SEEN_LAST | SL_CT_TRACKED);
 	ct->relearn_at = clock + after;
 	return true;
+}
+
+/* Does the pod get the connection with its gateway's address in place of the client's? The client opened it. */
+static __always_inline bool ct_comes_by_pod_snat(const struct sl_ct_entry *ct)
+{
+	return (ct->flags & (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)) == SL_CT_WANTS_POD_SNAT;
+}
+
+/* Has the pod opened the connection, and another pod of this node gets it with its gateway's address? */
+static __always_inline bool ct_goes_by_pod_snat(const struct sl_ct_entry *ct)
+{
+	return !(~ct->flags & (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED));
 }
 
 /* Initialises ct as a fresh entry. The caller adds what it knows of translation. */
@@ -223,6 +235,18 @@ static __always_inline void ct_cache_nexthop(struct sl_ct_entry *ct, const __u8 
 }
 
 /*
+ * SL_CT_REPLIED if a packet of the end that did not open the connection has that direction, else 0. Without
+ * a branch, whose ways the verifier would follow to the end.
+ */
+static __always_inline __u32 ct_replied_by(__u32 flags, enum sl_dir dir)
+{
+	__u32 pod_opened = flags & SL_CT_POD_OPENED,
+	      from_opener = dir == SL_TX ? pod_opened : pod_opened ^ SL_CT_POD_OPENED;
+
+	return (from_opener ^ SL_CT_POD_OPENED) * (SL_CT_REPLIED / SL_CT_POD_OPENED);
+}
+
+/*
  * Accounts a packet at the first hook of its direction. A connection becomes assured, out of reach
  * of floods, when the pod's own connection is answered, or when a client goes on after the answer,
  * and if its attachment has room (ct_assure()). Of TCP, a packet must continue the connection: a
@@ -234,17 +258,16 @@ static __always_inline struct sl_ct_entry *ct_update(const struct sl_tuple *key,
 	__u32 flags = ct->flags;
 	bool in_order = true;
 
-	/* The end that did not open it has answered: without a branch, whose ways the verifier would follow to the end. */
 	if (dir == SL_TX) {
 		if (likely(p->tcp_flags))
 			flags = tcp_seq_tx(ct, p, flags, now);
-		flags |= SL_CT_TX_SEEN_FIRST | (~flags & SL_CT_POD_OPENED) * (SL_CT_REPLIED / SL_CT_POD_OPENED);
+		flags |= SL_CT_TX_SEEN_FIRST | ct_replied_by(flags, SL_TX);
 	} else {
 		if (likely(p->tcp_flags))
 			flags = tcp_seq_rx(ct, p, flags, &in_order);
 		flags |= SL_CT_RX_SEEN_FIRST;
 		if (likely(in_order))
-			flags |= (flags & SL_CT_POD_OPENED) * (SL_CT_REPLIED / SL_CT_POD_OPENED);
+			flags |= ct_replied_by(flags, SL_RX);
 	}
 	if (unlikely(flags != ct->flags)) {
 		sl_ct_changed(ct->flags, flags);

@@ -104,12 +104,14 @@ struct sl_ct_share_key {
 	__u64 owner;
 	__u64 kind; /* enum sl_ct_kind */
 };
+_Static_assert(sizeof(struct sl_ct_share_key) == 16, "sl_ct_share_key is a map key: no hidden padding");
 
 /* What an attachment holds of one kind. */
 struct sl_ct_share {
 	__s64 held;	     /* places, with those whose entry has gone since */
 	__u64 refused_until; /* clock_now() until which it gets no other place */
 };
+_Static_assert(sizeof(struct sl_ct_share) == 16, "sl_ct_share is a map value: no hidden padding");
 
 /* How many connections open: tells whether an entry of an idle connection can have been evicted. */
 struct sl_ct_turnover {
@@ -117,6 +119,7 @@ struct sl_ct_turnover {
 	__u64 count;
 	__u64 busy_until; /* clock_now() until which entries may be missing */
 };
+_Static_assert(sizeof(struct sl_ct_turnover) == 24, "sl_ct_turnover is a map value: no hidden padding");
 
 /* State of sl_ct_claim(). It is too big for the stack. */
 struct sl_ct_search {

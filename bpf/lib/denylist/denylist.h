@@ -22,7 +22,7 @@ struct {
 /* Is the source in the denylist? If so, counts the packet there. */
 static __always_inline bool denylist_match(struct sl_cidr *source)
 {
-	__u64 *hits = lpm_lookup(&sl_denylist, source, &source->prefix_len, source->ip);
+	__u64 *hits = lpm_lookup_in_family(&sl_denylist, source, &source->prefix_len, source->ip);
 
 	if (unlikely(hits))
 		__sync_fetch_and_add(hits, 1);

@@ -116,11 +116,9 @@ static __always_inline struct sl_event_state *drop_count(__u32 device, __u32 end
 	}
 	cpu->run++;
 	cpu->owner = 0;
-	cpu->index = index;
-	n = bpf_map_lookup_elem(&sl_drop_reasons, &cpu->index);
+	n = bpf_map_lookup_elem(&sl_drop_reasons, &index);
 	if (n)
 		(*n)++;
-	cpu->index = 0;
 	return cpu;
 }
 
@@ -133,7 +131,7 @@ static __always_inline struct sl_event *event_reserve(struct sl_event_state *cpu
 	struct sl_event_lease *w;
 	struct sl_event *e;
 
-	w = bpf_map_lookup_elem(&sl_event_lease, &cpu->index);
+	w = bpf_map_lookup_elem(&sl_event_lease, &cpu->zero);
 	if (!w || !w->until)
 		return NULL;
 	cpu->now = bpf_ktime_get_ns();

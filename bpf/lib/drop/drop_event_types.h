@@ -50,6 +50,7 @@ struct sl_event_lease {
 	__u64 window; /* ns */
 	__u64 burst;  /* events of one CPU in one window */
 };
+_Static_assert(sizeof(struct sl_event_lease) == 24, "sl_event_lease is a map value: no hidden padding");
 
 /* Key of sl_drops_by_dev. */
 struct sl_drop_key {
@@ -57,6 +58,7 @@ struct sl_drop_key {
 	__u32 endpoint; /* as sl_event.endpoint */
 	__u32 reason;	/* enum sl_drop_reason */
 };
+_Static_assert(sizeof(struct sl_drop_key) == 12, "sl_drop_key is a map key: no hidden padding");
 
 /* What a CPU has sent to the reader, and scratch space: the stack is full where packets are dropped. */
 struct sl_event_state {
@@ -68,5 +70,6 @@ struct sl_event_state {
 	__u64 now;
 	__u64 owner;
 	struct sl_drop_key key;
-	__u32 index; /* of sl_drop_reasons while that is counted, else 0: key of a map with one entry */
+	__u32 zero; /* key of a map with one entry */
 };
+_Static_assert(sizeof(struct sl_event_state) == 64, "sl_event_state is a map value: no hidden padding");

@@ -68,7 +68,7 @@ static __always_inline bool edt_applies(struct __sk_buff *skb, const struct sl_e
 		listed = !bpf_skb_load_bytes_relative(skb, out ? IP6_DST_OFF : IP6_SRC_OFF, key.ip, 16,
 						      BPF_HDR_START_NET);
 	}
-	listed = listed && lpm_lookup(&sl_edt_cidrs, &key, &key.prefix_len, key.ip);
+	listed = listed && lpm_lookup_in_family(&sl_edt_cidrs, &key, &key.prefix_len, key.ip);
 	return listed == !!(e->flags & SL_EDT_ONLY);
 }
 

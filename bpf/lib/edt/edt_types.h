@@ -45,7 +45,7 @@ struct sl_edt_limit {
 	__u64 queued_ns; /* ns, the sum over all packets */
 	struct sl_edt_flow flow[SL_EDT_FLOWS]; /* by hash */
 };
-_Static_assert(sizeof(struct sl_edt_limit) == 104 + 16 * SL_EDT_FLOWS, "sl_edt is a map value");
+_Static_assert(sizeof(struct sl_edt_limit) == 104 + 16 * SL_EDT_FLOWS, "sl_edt_limit is a map value");
 
 /* LPM key of the networks of one direction. */
 struct sl_edt_cidr {
@@ -53,3 +53,4 @@ struct sl_edt_cidr {
 	__u32 number;	  /* key in sl_edt_limits */
 	__u8 ip[16];
 };
+_Static_assert(sizeof(struct sl_edt_cidr) == 24, "sl_edt_cidr is a map key: no hidden padding");

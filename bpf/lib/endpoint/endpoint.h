@@ -31,7 +31,7 @@ static __always_inline bool endpoint_masquerades(const struct sl_endpoint *ep, c
 	if (addr_is_multicast(dst) || addr_is_link_local6(dst) || addr_same_prefix(src, dst, ep->prefix_len))
 		return false;
 	addr_copy(key.ip, dst);
-	return lpm_lookup(&sl_nomasq_cidrs, &key, &key.prefix_len, key.ip) == NULL;
+	return lpm_lookup_in_family(&sl_nomasq_cidrs, &key, &key.prefix_len, key.ip) == NULL;
 }
 
 /* Sets the mark by which one netfilter rule recognises traffic that the firewall plugin admits. */

@@ -11,6 +11,7 @@
 struct sl_addr {
 	__u8 ip[16];
 };
+_Static_assert(sizeof(struct sl_addr) == 16, "sl_addr is a map key: no hidden padding");
 
 enum sl_endpoint_flag {
 	SL_EP_MASQUERADE = 1 << 0, /* connections the pod opens leave with the node's address */
@@ -50,6 +51,7 @@ struct sl_endpoint_stats {
 	__u64 pod;   /* no counters: sl_endpoint.pod and .owner of the device, written by the loader */
 	__u64 owner;
 };
+_Static_assert(sizeof(struct sl_endpoint_stats) == 72, "sl_endpoint_stats is a map value: no hidden padding");
 
 /* The one source MAC that a pod with macspoofchk may use. */
 struct sl_pod_mac {
@@ -78,3 +80,4 @@ struct sl_uplink {
 	 */
 	__u16 again_max;
 };
+_Static_assert(sizeof(struct sl_uplink) == 36, "sl_uplink is a map value: no hidden padding");

@@ -12,42 +12,48 @@
  * (ICMP errors, neighbour resolution, fragmentation) goes there and is answered as without Sluice.
  */
 
-/*
- * May this packet of a live connection bypass the stack? Where it may, but it is time, it begins to
- * confirm the connection again. With SL_FAST_DIRECT the stack has not seen a hostPort's connection
- * from its beginning, so there is nothing to confirm.
- */
-static __always_inline bool fast_allowed(struct sl_ct_entry *ct, const struct sl_pkt *p, __u64 now)
+/* With SL_FAST_DIRECT the stack has not seen a hostPort's connection from its beginning: there is nothing to confirm. */
+static __always_inline bool fast_unconfirmed(const struct sl_ct_entry *ct)
+{
+	return cfg_fast_path == SL_FAST_DIRECT && (ct->flags & SL_CT_DNAT);
+}
+
+/* May this packet of a live connection bypass the stack, if the connection need not be confirmed again? */
+static __always_inline bool fast_allowed(const struct sl_ct_entry *ct, const struct sl_pkt *p)
 {
 	if (cfg_fast_path == SL_FAST_OFF || (ct->flags & SL_CT_SEEN_LAST) != SL_CT_SEEN_LAST || p->ttl <= 1)
 		return false;
 	/* Options are for routers: source routes that the node refuses, alerts, records of the way. So are extension headers. */
 	if (unlikely(p->l4_off != ETH_HLEN + (p->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr))))
 		return false;
-	if (cfg_fast_path == SL_FAST_DIRECT && (ct->flags & SL_CT_DNAT))
-		return true;
-	return (ct->flags & SL_CT_ASSURED) && !(p->tcp_flags & SL_TCP_SYN) && !nf_must_see(ct, p) &&
-	       !ct_relearn(ct, p, now);
+	return fast_unconfirmed(ct) ||
+	       ((ct->flags & SL_CT_ASSURED) && !(p->tcp_flags & SL_TCP_SYN) && !nf_must_see(ct, p));
+}
+
+/* Puts the packet on the fast path, if it may be there. If it is time to confirm the connection again, that begins instead. */
+static __always_inline bool fast_take(struct sl_ct_entry *ct, const struct sl_pkt *p, __u64 now)
+{
+	return fast_allowed(ct, p) && (fast_unconfirmed(ct) || !ct_relearn_if_due(ct, p, now));
 }
 
 /*
  * Does the packet go through the egress of the host veth, and so through sl_to_pod, which counts it?
  * It has to where the pod's ingress is limited, for the qdisc is there, and where it comes from a
- * netkit device (sender), which has no ingress to leave out. Either way it bypasses the stack.
+ * netkit device, which has no ingress to leave out. Either way it bypasses the stack.
  */
-static __always_inline bool by_host_end(const struct sl_endpoint *ep, bool sender)
+static __always_inline bool by_host_end(const struct sl_endpoint *ep, bool netkit_sender)
 {
-	return sender || (ep->flags & SL_EP_QDISC_RX);
+	return netkit_sender || (ep->flags & SL_EP_QDISC_RX);
 }
 
-/* Redirects into the pod. sender: see by_host_end(). */
-static __always_inline int redirect_into_pod(struct __sk_buff *skb, const struct sl_endpoint *ep, bool sender)
+/* Redirects into the pod. netkit_sender: it comes from a netkit device. */
+static __always_inline int redirect_into_pod(struct __sk_buff *skb, const struct sl_endpoint *ep, bool netkit_sender)
 {
 	__u32 ifindex = ep->ifindex;
 
-	if (sender)
+	if (netkit_sender)
 		cb_mark(skb);
-	if (unlikely(by_host_end(ep, sender)))
+	if (unlikely(by_host_end(ep, netkit_sender)))
 		return (int)bpf_redirect(ifindex, 0);
 	count_rx(skb, endpoint_stats(ifindex), true);
 	return (int)bpf_redirect_peer(ifindex, 0);

@@ -54,7 +54,7 @@ static __always_inline enum sl_drop_reason hairpin_create(struct __sk_buff *skb,
  * in: ctx->p  out: ctx->key, ctx->target
  */
 static __always_inline int hairpin_request(struct __sk_buff *skb, struct sl_hairpin_ctx *ctx,
-					   const struct sl_endpoint *ep, __u64 now)
+					   const struct sl_endpoint *ep, __u32 full, __u64 now)
 {
 	enum sl_drop_reason reason;
 	struct sl_hostport *hp;
@@ -94,16 +94,16 @@ static __always_inline int hairpin_request(struct __sk_buff *skb, struct sl_hair
 	}
 	endpoint_set_admit_mark(skb, to);
 	ctx->target = ct->other;
-	if (hairpin_rewrite(skb, ctx, SL_TX))
+	if (hairpin_rewrite(skb, full, SL_TX))
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
 	return SL_NEXT;
 }
 
 /*
- * What a pod sends.
+ * What a pod sends. full: as hairpin_rewrite().
  * in: hairpin_scratch()->p  out: the rest of it
  */
-__noinline int sl_hairpin_out(struct __sk_buff *skb)
+__noinline int sl_hairpin_from_pod(struct __sk_buff *skb, __u32 full)
 {
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
 	__u64 now = clock_now();
@@ -115,8 +115,8 @@ __noinline int sl_hairpin_out(struct __sk_buff *skb)
 	ep = endpoint_lookup(ctx->p.tuple.local);
 	if (!ep)
 		return SL_NOT_HAIRPIN;
-	verdict = pod_snat_reply(skb, ctx, ep, now);
-	return verdict == SL_NOT_HAIRPIN ? hairpin_request(skb, ctx, ep, now) : verdict;
+	verdict = pod_snat_reply(skb, ctx, ep, full, now);
+	return verdict == SL_NOT_HAIRPIN ? hairpin_request(skb, ctx, ep, full, now) : verdict;
 }
 
 /* For sl_from_pod, on the slow path. */
@@ -127,7 +127,7 @@ static __always_inline int hairpin_from_pod(struct __sk_buff *skb, const struct 
 	if (!ctx)
 		return SL_NOT_HAIRPIN;
 	ctx->p = *p;
-	return sl_hairpin_out(skb);
+	return sl_hairpin_from_pod(skb, 0);
 }
 
 /*
@@ -135,7 +135,7 @@ static __always_inline int hairpin_from_pod(struct __sk_buff *skb, const struct 
  * in: ctx->p  out: ctx->key, ctx->target
  */
 static __always_inline int hairpin_reply(struct __sk_buff *skb, struct sl_hairpin_ctx *ctx,
-					 const struct sl_endpoint *ep, __u64 now)
+					 const struct sl_endpoint *ep, __u32 full, __u64 now)
 {
 	struct sl_ct_entry *ct = ct_lookup(&ctx->p.tuple, now);
 	__u64 owner = ep->owner;
@@ -147,16 +147,16 @@ static __always_inline int hairpin_reply(struct __sk_buff *skb, struct sl_hairpi
 		return SL_NOT_HAIRPIN;
 	ct_update(&ctx->key, ct, &ctx->p, SL_RX, skb->len, now);
 	ctx->target = ctx->key;
-	if (hairpin_rewrite(skb, ctx, SL_RX))
+	if (hairpin_rewrite(skb, full, SL_RX))
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
 	return SL_NEXT;
 }
 
 /*
- * What a pod gets from another pod, or from outside through a mapping with masqAll.
+ * What a pod gets from another pod, or from outside through a mapping with masqAll. full: as hairpin_rewrite().
  * in: hairpin_scratch()->p  out: the rest of it
  */
-__noinline int sl_hairpin_in(struct __sk_buff *skb)
+__noinline int sl_hairpin_to_pod(struct __sk_buff *skb, __u32 full)
 {
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
 	__u64 now = clock_now();
@@ -170,7 +170,7 @@ __noinline int sl_hairpin_in(struct __sk_buff *skb)
 	ep = endpoint_lookup(ctx->p.tuple.local);
 	if (!ep)
 		return SL_NOT_HAIRPIN;
-	verdict = hairpin_reply(skb, ctx, ep, now);
+	verdict = hairpin_reply(skb, ctx, ep, full, now);
 	if (verdict != SL_NOT_HAIRPIN)
 		return verdict;
 	/* As the client sees it: does a reverse entry lead to what it asked for? */
@@ -183,10 +183,10 @@ __noinline int sl_hairpin_in(struct __sk_buff *skb)
 		pod_snat = needs_pod_snat(ctx, ep, sender, now);
 	if (!sender) {
 		ct = ct_lookup_entry(&ctx->p.tuple, ep->owner, now);
-		pod_snat = ct && (ct->flags & (SL_CT_WANTS_POD_SNAT | SL_CT_POD_OPENED)) == SL_CT_WANTS_POD_SNAT;
+		pod_snat = ct && ct_comes_by_pod_snat(ct);
 	}
 	if (pod_snat)
-		return pod_snat_in(skb, ctx, ep, now);
+		return pod_snat_to_pod(skb, ctx, ep, full, now);
 	return hairpin ? SL_NEXT : SL_NOT_HAIRPIN;
 }
 
@@ -198,5 +198,5 @@ static __always_inline int hairpin_to_pod(struct __sk_buff *skb, const struct sl
 	if (!ctx)
 		return SL_NOT_HAIRPIN;
 	ctx->p = *p;
-	return sl_hairpin_in(skb);
+	return sl_hairpin_to_pod(skb, 0);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
 #include "../packet/rewrite.h"
-#include "../packet/rewrite_slow.h"
+#include "../packet/rewrite_full.h"
 
 /*
  * Rewrites both ends of a packet at a pod's device, for hairpin and pod-side SNAT, and holds the
@@ -15,7 +15,6 @@ struct sl_hairpin_ctx {
 	struct sl_tuple to;
 	struct sl_tuple key;
 	struct sl_tuple target; /* for hairpin_rewrite() */
-	__u64 slow;		/* 1: the packet is in slow_scratch(), and the functions of rewrite_slow.h change it */
 };
 
 struct {
@@ -62,7 +61,7 @@ __noinline int sl_hpin_rewrite(struct __sk_buff *skb, __u32 dir)
 	return 0;
 }
 
-/* Swaps the ends of a packet that the slow parser has read. spare: the stack has no room. */
+/* Swaps the ends of a packet that the full parser has read. spare: the stack has no room. */
 static __always_inline void ip_pkt_reverse(struct sl_ip_pkt *pkt, struct sl_tuple *spare)
 {
 	tuple_reverse(spare, &pkt->p);
@@ -84,27 +83,27 @@ static __always_inline void hairpin_far_end(struct sl_tuple *to, const struct sl
 }
 
 /*
- * sl_hpin_rewrite() for a packet that the slow parser has read.
- * in: hairpin_scratch()->target, slow_scratch()->outer  out: ->p.tuple, ->to, slow_scratch()->inner
+ * sl_hpin_rewrite() for a packet that the full parser has read.
+ * in: hairpin_scratch()->target, full_scratch()->outer  out: ->p.tuple, ->to, full_scratch()->inner
  */
-__noinline int sl_hpin_rw_slow(struct __sk_buff *skb, __u32 dir)
+__noinline int sl_hpin_rw_full(struct __sk_buff *skb, __u32 dir)
 {
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
-	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_full_ctx *full = full_scratch();
 
-	if (!ctx || !slow)
+	if (!ctx || !full)
 		return -1;
-	slow->inner = slow->outer;
-	ip_pkt_reverse(&slow->inner, &ctx->to);
-	hairpin_far_end(&ctx->to, &slow->inner.p, &ctx->target);
-	if (slow_rewrite(skb, &slow->inner, dir == SL_TX ? SL_RX : SL_TX, &ctx->to))
+	full->inner = full->outer;
+	ip_pkt_reverse(&full->inner, &ctx->to);
+	hairpin_far_end(&ctx->to, &full->inner.p, &ctx->target);
+	if (full_rewrite(skb, &full->inner, dir == SL_TX ? SL_RX : SL_TX, &ctx->to))
 		return -1;
 	ctx->p.tuple = ctx->target;
 	return 0;
 }
 
-static __always_inline __must_check int hairpin_rewrite(struct __sk_buff *skb, const struct sl_hairpin_ctx *ctx,
-							enum sl_dir dir)
+/* full: the packet is in full_scratch(), and the functions of rewrite_full.h change it. */
+static __always_inline __must_check int hairpin_rewrite(struct __sk_buff *skb, __u32 full, enum sl_dir dir)
 {
-	return ctx->slow ? sl_hpin_rw_slow(skb, dir) : sl_hpin_rewrite(skb, dir);
+	return full ? sl_hpin_rw_full(skb, dir) : sl_hpin_rewrite(skb, dir);
 }

@@ -57,7 +57,7 @@ static __always_inline void node_port_note(const struct sl_tuple *key, const str
 }
 
 /*
- * Must sl_node_out() see the packet, which is not from a pod? What opens a connection, and what belongs
+ * Must sl_node_to_uplink() see the packet, which is not from a pod? What opens a connection, and what belongs
  * to one that has another port. Of UDP, not what a tunnel of this node sends: that has no socket and
  * came from nowhere.
  */
@@ -83,28 +83,28 @@ static __always_inline bool masquerade_has(const struct sl_tuple *t, __u64 now)
 /*
  * What the node sends, or masquerades by netfilter: goes on from another port if a pod's connection has
  * its tuple. A function of its own: it is verified once.
- * in: slow_scratch()->outer
+ * in: full_scratch()->outer
  */
-__noinline int sl_node_out(struct __sk_buff *skb)
+__noinline int sl_node_to_uplink(struct __sk_buff *skb)
 {
-	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_full_ctx *full = full_scratch();
 	struct sl_ct_scratch *s = ct_scratch();
 	struct sl_ct_entry *ct = NULL;
 	__u64 now = clock_now();
 	const struct sl_pkt *p;
 
-	if (!slow || !s)
+	if (!full || !s)
 		return SL_NEXT;
-	p = &slow->outer.p;
+	p = &full->outer.p;
 	if (is_unconnected_udp(skb, p->tuple.proto))
 		sl_host_udp_add(&p->tuple, now);
 	if (!proto_has_free_ports(p->tuple.proto))
 		return SL_NEXT;
-	slow->key = p->tuple;
-	slow->key.side = SL_CT_SIDE_NODE;
+	full->key = p->tuple;
+	full->key.side = SL_CT_SIDE_NODE;
 	if (node_port_moved(p->tuple.local_port))
-		ct = ct_lookup(&slow->key, now);
-	if (ct && (ct_is_new_connection(ct, p, SL_TX) || !ct_ensure_reverse(&slow->key, ct)))
+		ct = ct_lookup(&full->key, now);
+	if (ct && (ct_is_new_connection(ct, p, SL_TX) || !ct_ensure_reverse(&full->key, ct)))
 		ct = NULL;
 	if (!ct) {
 		if (!pkt_opens(p))
@@ -116,47 +116,47 @@ __noinline int sl_node_out(struct __sk_buff *skb)
 			return SL_NEXT;
 		}
 		ct_init(&s->entry, 0, SL_CT_POD_OPENED | SL_CT_SNAT, now);
-		s->key = slow->key;
+		s->key = full->key;
 		s->entry.other = p->tuple;
 		if (!sl_snat_find(skb, 0))
 			return drop(skb, SL_DROP_SNAT_PORTS, 0);
-		ct = ct_insert(&slow->key, &s->entry);
+		ct = ct_insert(&full->key, &s->entry);
 		if (!ct)
 			return drop(skb, SL_DROP_CT_TABLE, 0);
 	}
-	ct = ct_update(&slow->key, ct, p, SL_TX, skb->len, now);
-	node_port_note(&slow->key, ct, now);
-	return slow_rewrite(skb, &slow->outer, SL_TX, &ct->other) ? drop(skb, SL_DROP_REWRITE, 0) : SL_NEXT;
+	ct = ct_update(&full->key, ct, p, SL_TX, skb->len, now);
+	node_port_note(&full->key, ct, now);
+	return full_rewrite(skb, &full->outer, SL_TX, &ct->other) ? drop(skb, SL_DROP_REWRITE, 0) : SL_NEXT;
 }
 
 /*
  * What comes for a connection of the node with another port gets its own port back. error: an ICMP error
  * about a packet of it. Returns 0 if it is not for such a connection, 1 if it goes on to the stack, or
  * a negative error after which it must be dropped.
- * in: slow_scratch()->outer, ->inner  out: ->key
+ * in: full_scratch()->outer, ->inner  out: ->key
  */
-__noinline int sl_node_in(struct __sk_buff *skb, __u32 error)
+__noinline int sl_node_from_uplink(struct __sk_buff *skb, __u32 error)
 {
-	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_full_ctx *full = full_scratch();
 	struct sl_ct_entry *reverse, *ct;
 	__u64 now = clock_now();
 	const struct sl_pkt *p;
 
-	if (!slow)
+	if (!full)
 		return 0;
-	p = error ? &slow->inner.p : &slow->outer.p;
+	p = error ? &full->inner.p : &full->outer.p;
 	reverse = ct_lookup(&p->tuple, now);
 	if (!reverse || !(reverse->flags & SL_CT_REVERSE) || reverse->other.side != SL_CT_SIDE_NODE)
 		return 0;
-	slow->key = reverse->other;
-	ct = ct_lookup(&slow->key, now);
+	full->key = reverse->other;
+	ct = ct_lookup(&full->key, now);
 	if (!ct || !tuple_equal(&ct->other, &p->tuple))
 		return 0;
 	if (error)
-		return icmp_rewrite_error(skb, slow, SL_RX, &slow->key) ? -1 : 1;
+		return icmp_rewrite_error(skb, full, SL_RX, &full->key) ? -1 : 1;
 	if (pkt_is_syn(p))
 		return 0; /* another connection, to what the node offers there */
-	ct = ct_update(&slow->key, ct, p, SL_RX, skb->len, now);
-	node_port_note(&slow->key, ct, now);
-	return slow_rewrite(skb, &slow->outer, SL_RX, &slow->key) ? -1 : 1;
+	ct = ct_update(&full->key, ct, p, SL_RX, skb->len, now);
+	node_port_note(&full->key, ct, now);
+	return full_rewrite(skb, &full->outer, SL_RX, &full->key) ? -1 : 1;
 }

@@ -25,7 +25,7 @@ static __always_inline bool pod_snat_is_reply(const struct sl_tuple *tuple, __u6
  * in: ctx->p  out: ctx->key, ctx->target
  */
 static __always_inline int pod_snat_reply(struct __sk_buff *skb, struct sl_hairpin_ctx *ctx,
-					  const struct sl_endpoint *ep, __u64 now)
+					  const struct sl_endpoint *ep, __u32 full, __u64 now)
 {
 	struct sl_ct_entry *ct = ct_lookup(&ctx->p.tuple, now);
 	__u64 owner = ep->owner;
@@ -39,7 +39,7 @@ static __always_inline int pod_snat_reply(struct __sk_buff *skb, struct sl_hairp
 	ct_update(&ctx->key, ct, &ctx->p, SL_TX, skb->len, now);
 	ctx->target = ctx->key;
 	ctx->target.side = SL_CT_SIDE_POD;
-	if (hairpin_rewrite(skb, ctx, SL_TX))
+	if (hairpin_rewrite(skb, full, SL_TX))
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
 	/*
 	 * A client outside has an entry of the hostPort's connection too, which this packet
@@ -82,8 +82,8 @@ static __always_inline enum sl_drop_reason pod_snat_create(struct __sk_buff *skb
  * To the pod that is asked: the packet comes from the address of the device the pod is routed from.
  * in: ctx->p  out: ctx->key, ctx->target
  */
-static __always_inline int pod_snat_in(struct __sk_buff *skb, struct sl_hairpin_ctx *ctx, const struct sl_endpoint *ep,
-				       __u64 now)
+static __always_inline int pod_snat_to_pod(struct __sk_buff *skb, struct sl_hairpin_ctx *ctx,
+					   const struct sl_endpoint *ep, __u32 full, __u64 now)
 {
 	enum sl_drop_reason reason;
 	struct sl_ct_entry *ct;
@@ -102,7 +102,7 @@ static __always_inline int pod_snat_in(struct __sk_buff *skb, struct sl_hairpin_
 	}
 	ct = ct_update(&ctx->key, ct, &ctx->p, SL_RX, skb->len, now);
 	ctx->target = ct->other;
-	if (hairpin_rewrite(skb, ctx, SL_RX))
+	if (hairpin_rewrite(skb, full, SL_RX))
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
 	return SL_NEXT;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
 #include "../endpoint/endpoint.h"
-#include "../packet/parse_slow.h"
+#include "../packet/parse_full.h"
 #include "addr_forwarded.h"
 
 /*
@@ -39,12 +39,12 @@ static __always_inline bool is_tunnel_port(__u32 ifindex, __be16 port)
 
 /*
  * May a packet be a datagram to such a port of the device, or of any for ifindex 0? The node's stack reads
- * more extension headers than the slow parser.
- * in: slow_scratch()->outer, of kind SL_SLOW_L3
+ * more extension headers than the full parser.
+ * in: full_scratch()->outer, of kind SL_FULL_OPAQUE
  */
-static __always_inline bool may_hide_tunnel_port(__u32 ifindex, const struct sl_slow_ctx *slow)
+static __always_inline bool may_hide_tunnel_port(__u32 ifindex, const struct sl_full_ctx *full)
 {
-	return slow->outer.p.family == 6 && is_ext_header(slow->outer.p.tuple.proto) && is_tunnel_port(ifindex, 0);
+	return full->outer.p.family == 6 && is_ext_header(full->outer.p.tuple.proto) && is_tunnel_port(ifindex, 0);
 }
 
 /*
@@ -80,19 +80,19 @@ static __always_inline bool to_tunnel(struct __sk_buff *skb, const struct sl_pkt
 
 /*
  * to_tunnel() for what the fast parser cannot read. Of a datagram in fragments the first one tells.
- * out: slow_scratch()->outer, ct_scratch()->key
+ * out: full_scratch()->outer, ct_scratch()->key
  */
-__noinline int sl_to_tunnel_slow(struct __sk_buff *skb, __u32 ifindex)
+__noinline int sl_to_tunnel_full(struct __sk_buff *skb, __u32 ifindex)
 {
-	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_full_ctx *full = full_scratch();
 	__u32 kind;
 
-	if (!slow || likely(!is_tunnel_port(0, 0)))
+	if (!full || likely(!is_tunnel_port(0, 0)))
 		return 0;
-	kind = (__u32)sl_slow_parse(skb, ETH_HLEN, SL_TX, 0);
-	if (kind == SL_SLOW_L3 && may_hide_tunnel_port(0, slow))
-		return !endpoint_lookup(slow->outer.p.tuple.remote);
-	return kind == SL_SLOW_L4 && to_tunnel(skb, &slow->outer.p, ifindex);
+	kind = (__u32)sl_parse_full(skb, ETH_HLEN, SL_TX, 0);
+	if (kind == SL_FULL_OPAQUE && may_hide_tunnel_port(0, full))
+		return !endpoint_lookup(full->outer.p.tuple.remote);
+	return kind == SL_FULL_TUPLE && to_tunnel(skb, &full->outer.p, ifindex);
 }
 
 /*

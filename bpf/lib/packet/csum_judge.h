@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
 #include "csum_place.h"
-#include "parse_slow.h"
+#include "parse_full.h"
 
 /*
  * Whether the place where the kernel will still write is one that a stack of a pod, or of a virtual machine in it, would name.
@@ -42,16 +42,16 @@ static __always_inline bool csum_place_is_right(const struct sl_pkt *p, __s32 at
 /*
  * csum_misplaced() for what the fast parser cannot read. A function of its own, for the stack it takes. No stack leaves the checksum
  * of a fragment to others.
- * out: slow_scratch()->outer
+ * out: full_scratch()->outer
  */
-static __noinline int sl_csum_slow(struct __sk_buff *skb, __s32 at)
+static __noinline int sl_csum_full(struct __sk_buff *skb, __s32 at)
 {
-	__u32 kind = (__u32)sl_slow_parse(skb, ETH_HLEN, SL_TX, 0);
-	struct sl_slow_ctx *slow = slow_scratch();
+	__u32 kind = (__u32)sl_parse_full(skb, ETH_HLEN, SL_TX, 0);
+	struct sl_full_ctx *full = full_scratch();
 
-	if (!slow || (kind != SL_SLOW_L4 && kind != SL_SLOW_L3) || slow->outer.first_frag)
+	if (!full || (kind != SL_FULL_TUPLE && kind != SL_FULL_OPAQUE) || full->outer.first_frag)
 		return 1;
-	return !csum_place_is_right(&slow->outer.p, at);
+	return !csum_place_is_right(&full->outer.p, at);
 }
 
 /* Would the kernel write into what the programs judge of a pod's packet? */
@@ -63,5 +63,5 @@ static __always_inline bool csum_misplaced(struct __sk_buff *skb, const struct s
 		return false;
 	if (likely(parsed == SL_PARSED_L4))
 		return unlikely(!csum_place_is_right(p, at));
-	return parsed == SL_PARSED_L3 ? sl_csum_slow(skb, at) : at < SL_CSUM_LINK_LEN;
+	return parsed == SL_PARSED_L3 ? sl_csum_full(skb, at) : at < SL_CSUM_LINK_LEN;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
-#include "parse_slow.h"
+#include "parse_full.h"
 #include "../base/time.h"
 
 /*
@@ -25,6 +25,7 @@ struct sl_frag {
 	__u64 until; /* clock_now() at which the entry expires */
 	__u8 to[16]; /* the new local address, at a pod's device the new remote one; the old one if nothing was translated */
 };
+_Static_assert(sizeof(struct sl_frag) == 24, "sl_frag is a map value: no hidden padding");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

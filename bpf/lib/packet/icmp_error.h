@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
-#include "rewrite_slow.h"
+#include "rewrite_full.h"
 
 /*
  * Translation of ICMP errors: the addresses of the error itself, and the addresses and ports of the
@@ -125,16 +125,16 @@ static __always_inline __s64 inner_rewrite(struct __sk_buff *skb, const struct s
  * to, and so does the error itself if it has the same local address. (The node's errors about
  * packets to a pod have the node's address already.)
  */
-static __always_inline __must_check int icmp_rewrite_error(struct __sk_buff *skb, const struct sl_slow_ctx *slow,
+static __always_inline __must_check int icmp_rewrite_error(struct __sk_buff *skb, const struct sl_full_ctx *full,
 							   enum sl_dir dir, const struct sl_tuple *to)
 {
-	__s64 diff = inner_rewrite(skb, &slow->inner, dir == SL_RX, to);
+	__s64 diff = inner_rewrite(skb, &full->inner, dir == SL_RX, to);
 	int err;
 
 	if (diff < 0)
 		return (int)diff;
-	err = bpf_l4_csum_replace(skb, csum_off(&slow->outer.p), 0, (__u64)diff, 0);
-	if (err || !addr_equal(slow->outer.p.tuple.local, slow->inner.p.tuple.local))
+	err = bpf_l4_csum_replace(skb, csum_off(&full->outer.p), 0, (__u64)diff, 0);
+	if (err || !addr_equal(full->outer.p.tuple.local, full->inner.p.tuple.local))
 		return err;
-	return slow_rewrite_addr(skb, &slow->outer, dir == SL_TX, to->local);
+	return full_rewrite_addr(skb, &full->outer, dir == SL_TX, to->local);
 }

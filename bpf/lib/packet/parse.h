@@ -13,7 +13,7 @@
 
 /*
  * The fast parser: Ethernet, IPv4 or IPv6 without fragments and extension headers, then TCP, UDP or
- * ICMP echo. It reads the packet in place. What it cannot read is left to parse_slow.h.
+ * ICMP echo. It reads the packet in place. What it cannot read is left to parse_full.h.
  */
 
 /*

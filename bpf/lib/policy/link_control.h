@@ -5,7 +5,7 @@
 #include "../endpoint/endpoint.h"
 #include "../endpoint/endpoint_stats.h"
 #include "../endpoint/podns_device_types.h"
-#include "../packet/parse_slow.h"
+#include "../packet/parse_full.h"
 
 /*
  * What a link needs, and rules must let pass: neighbour discovery and multicast listeners. And what a
@@ -44,15 +44,15 @@ static __always_inline bool stays_on_link(const struct sl_tuple *t, __u32 dev)
  * Neighbour discovery and multicast listeners: a link needs them (RFC 4861, RFC 3810). Their hop
  * limits show that no router has forwarded them. A pod may send such a hop limit to any address.
  */
-static __always_inline bool is_link_control(const struct sl_slow_ctx *slow, __u32 kind, __u32 dir, __u32 dev)
+static __always_inline bool is_link_control(const struct sl_full_ctx *full, __u32 kind, __u32 dir, __u32 dev)
 {
-	__u8 type = slow->copy[0]; /* of what the slow parser read last */
+	__u8 type = full->copy[0]; /* of what the full parser read last */
 
-	if (kind != SL_SLOW_L3 || slow->outer.p.family != 6 || slow->outer.p.tuple.proto != IPPROTO_ICMPV6)
+	if (kind != SL_FULL_OPAQUE || full->outer.p.family != 6 || full->outer.p.tuple.proto != IPPROTO_ICMPV6)
 		return false;
 	if (type >= SL_ND_ROUTER_SOLICIT && type <= SL_ND_REDIRECT)
-		return slow->outer.p.ttl == 255 && (dir == SL_RX || stays_on_link(&slow->outer.p.tuple, dev));
-	return ((type >= 130 && type <= 132) || type == 143) && slow->outer.p.ttl == 1;
+		return full->outer.p.ttl == 255 && (dir == SL_RX || stays_on_link(&full->outer.p.tuple, dev));
+	return ((type >= 130 && type <= 132) || type == 143) && full->outer.p.ttl == 1;
 }
 
 /*
@@ -61,10 +61,10 @@ static __always_inline bool is_link_control(const struct sl_slow_ctx *slow, __u3
  */
 __noinline int sl_link_control(struct __sk_buff *skb, __u32 dir)
 {
-	__u32 kind = (__u32)sl_slow_parse(skb, ETH_HLEN, dir == SL_RX ? SL_RX : SL_TX, 0);
-	struct sl_slow_ctx *slow = slow_scratch();
+	__u32 kind = (__u32)sl_parse_full(skb, ETH_HLEN, dir == SL_RX ? SL_RX : SL_TX, 0);
+	struct sl_full_ctx *full = full_scratch();
 
-	return slow && is_link_control(slow, kind, dir, skb->ifindex);
+	return full && is_link_control(full, kind, dir, skb->ifindex);
 }
 
 /* Is ep another device of the pod that has the device ifindex? */
@@ -99,28 +99,28 @@ static __always_inline bool may_be_false_nd(const struct sl_pkt *p)
  */
 __noinline int sl_false_nd(struct __sk_buff *skb, __u32 claims)
 {
-	__u32 kind = (__u32)sl_slow_parse(skb, ETH_HLEN, SL_TX, 0);
-	struct sl_slow_ctx *slow = slow_scratch();
+	__u32 kind = (__u32)sl_parse_full(skb, ETH_HLEN, SL_TX, 0);
+	struct sl_full_ctx *full = full_scratch();
 	__u8 type, *target;
 
-	if (!slow || kind != SL_SLOW_L3)
+	if (!full || kind != SL_FULL_OPAQUE)
 		return SL_DROP_NONE;
-	type = slow->copy[0];
-	if (slow->outer.p.tuple.proto == IPPROTO_ICMP && slow->outer.p.family == 4)
+	type = full->copy[0];
+	if (full->outer.p.tuple.proto == IPPROTO_ICMP && full->outer.p.family == 4)
 		return type == SL_ICMP4_REDIRECT || type == SL_ICMP4_ROUTER_ADVERT ? SL_DROP_FALSE_ND : SL_DROP_NONE;
-	if (slow->outer.p.family != 6 || slow->outer.p.ttl != 255)
+	if (full->outer.p.family != 6 || full->outer.p.ttl != 255)
 		return SL_DROP_NONE;
 	/* A routing header that is not at its end is for a router, whose next hop gets a lower hop limit. */
-	if (slow->outer.p.tuple.proto != IPPROTO_ICMPV6)
-		return is_ext_header(slow->outer.p.tuple.proto) && slow->outer.p.tuple.proto != IPPROTO_ROUTING
+	if (full->outer.p.tuple.proto != IPPROTO_ICMPV6)
+		return is_ext_header(full->outer.p.tuple.proto) && full->outer.p.tuple.proto != IPPROTO_ROUTING
 			       ? SL_DROP_UNPARSABLE
 			       : SL_DROP_NONE;
 	if (type == SL_ND_ROUTER_ADVERT || type == SL_ND_REDIRECT)
 		return SL_DROP_FALSE_ND;
 	if (type != SL_ND_NEIGHBOUR_ADVERT || !claims)
 		return SL_DROP_NONE;
-	target = slow->copy;
-	if (bpf_skb_load_bytes(skb, slow->outer.p.l4_off + 8, target, 16))
+	target = full->copy;
+	if (bpf_skb_load_bytes(skb, full->outer.p.l4_off + 8, target, 16))
 		return SL_DROP_FALSE_ND;
 	return addr_is_link_local6(target) || is_own_addr(skb->ifindex, target) ? SL_DROP_NONE : SL_DROP_FALSE_ND;
 }

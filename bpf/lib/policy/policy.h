@@ -5,7 +5,7 @@
 #include "../drop/drop.h"
 #include "../packet/csum_judge.h"
 #include "../packet/fragment.h"
-#include "../packet/parse_slow.h"
+#include "../packet/parse_full.h"
 #include "../podns/podns_device.h"
 #include "link_control.h"
 #include "policy_eval.h"
@@ -14,6 +14,14 @@
  * Admission: which connections to and from a pod are allowed. Decided when a connection opens. Its
  * conntrack entry keeps the id of the policy that admitted it, so a packet of a known connection
  * costs one comparison, and another policy evaluates again. What is denied gets no entry.
+ *
+ *   policy_device_of()        what is in force for a device
+ *   policy_verdict()          what the policy says of a packet, without entries
+ *   policy_admit()            the same with entries: asks for the connection's first packet only
+ *   policy_track()            accounts an admitted packet
+ *   policy_admit_device()     both, for a packet that no hook keeps an entry of
+ *   policy_admit_at_parent()  policy_admit() for what has passed it inside the pod
+ *   sl_policy_admit_full()    policy_admit_device() for what the fast parser cannot read
  */
 
 /*
@@ -36,9 +44,9 @@ static __always_inline struct sl_ct_entry *policy_entry(const struct sl_tuple *k
  * connection, or by the rules, which creates an entry. query: SL_POLICY_Q_*. *entry: the one
  * under the packet's own tuple, if there is one.
  */
-static __always_inline __must_check enum sl_drop_reason policy_pass(struct __sk_buff *skb, const struct sl_pkt *p,
-								    __u32 dev, __u64 owner, __u16 id, enum sl_dir dir,
-								    __u32 query, __u64 now, struct sl_ct_entry **entry)
+static __always_inline __must_check enum sl_drop_reason policy_admit(struct __sk_buff *skb, const struct sl_pkt *p,
+								     __u32 dev, __u64 owner, __u16 id, enum sl_dir dir,
+								     __u32 query, __u64 now, struct sl_ct_entry **entry)
 {
 	bool pod_opens = dir == SL_TX, is_reverse;
 	struct sl_ct_scratch *s;
@@ -58,7 +66,7 @@ static __always_inline __must_check enum sl_drop_reason policy_pass(struct __sk_
 		return SL_DROP_NONE;
 	if (ct)
 		pod_opens = ct->flags & SL_CT_POD_OPENED;
-	reason = policy_ask(skb, p, dev, pod_opens, query);
+	reason = policy_verdict(skb, p, dev, pod_opens, query);
 	if (reason)
 		return reason;
 	if (ct) {
@@ -78,8 +86,8 @@ static __always_inline __must_check enum sl_drop_reason policy_pass(struct __sk_
  * Accounts a packet that no other hook of its direction sees, so that its connection lives while it
  * is used. Unlike ct_update() this does not count as the first of two hooks.
  */
-static __always_inline void policy_account(struct __sk_buff *skb, const struct sl_pkt *p, struct sl_ct_entry *ct,
-					   enum sl_dir dir, __u64 now)
+static __always_inline void policy_track(struct __sk_buff *skb, const struct sl_pkt *p, struct sl_ct_entry *ct,
+					 enum sl_dir dir, __u64 now)
 {
 	__u32 first = dir == SL_TX ? SL_CT_TX_SEEN_FIRST : SL_CT_RX_SEEN_FIRST;
 	bool had = ct->flags & first;
@@ -99,7 +107,7 @@ static __always_inline bool policy_isolated_bridged(struct __sk_buff *skb, const
 						    enum sl_parsed parsed)
 {
 	__u32 came = skb->ingress_ifindex;
-	struct sl_dev_policy *other = policy_of(came);
+	struct sl_dev_policy *other = policy_device_of(came);
 
 	if (!other || !(other->flags & SL_POLICY_ISOLATED) || other->group == came || came == skb->ifindex ||
 	    addr_is_any(p->tuple.remote))
@@ -107,29 +115,29 @@ static __always_inline bool policy_isolated_bridged(struct __sk_buff *skb, const
 	return parsed == SL_PARSED_L4 || !sl_link_control(skb, SL_RX);
 }
 
-/* Does the packet hide its protocol or its ports? The slow parser knows only its addresses. */
-static __always_inline bool hides_l4(const struct sl_slow_ctx *slow)
+/* Does the packet hide its protocol or its ports? The full parser knows only its addresses. */
+static __always_inline bool hides_l4(const struct sl_full_ctx *full)
 {
-	__u8 proto = slow->outer.p.tuple.proto;
+	__u8 proto = full->outer.p.tuple.proto;
 
-	return has_ports(proto) || (slow->outer.p.family == 6 && is_ext_header(proto));
+	return has_ports(proto) || (full->outer.p.family == 6 && is_ext_header(proto));
 }
 
 /*
  * Is the ICMP error about a packet of a connection that the policy id admitted? What the pod opened was
  * admitted where it opened.
- * in: slow->outer  out: slow->inner
+ * in: full->outer  out: full->inner
  */
-static __always_inline bool policy_knows_error(struct __sk_buff *skb, struct sl_slow_ctx *slow, __u64 owner, __u16 id,
+static __always_inline bool policy_knows_error(struct __sk_buff *skb, struct sl_full_ctx *full, __u64 owner, __u16 id,
 					       __u32 dir, __u32 number, __u64 now)
 {
 	bool is_reverse;
 	struct sl_ct_entry *ct;
 
-	if (!slow_parse_inner(skb, slow, dir == SL_RX ? SL_RX : SL_TX))
+	if (!parse_full_inner(skb, full, dir == SL_RX ? SL_RX : SL_TX))
 		return false;
-	slow->inner.p.tuple.podns_dev = (__u16)number;
-	ct = policy_entry(&slow->inner.p.tuple, owner, now, &is_reverse);
+	full->inner.p.tuple.podns_dev = (__u16)number;
+	ct = policy_entry(&full->inner.p.tuple, owner, now, &is_reverse);
 	return is_reverse || (ct && (ct->policy == id || (ct->flags & SL_CT_POD_OPENED)));
 }
 
@@ -142,91 +150,91 @@ static __always_inline enum sl_dir policy_frag_dir(__u32 dir)
 /*
  * Notes that the policy has admitted a first fragment, for the later ones. A function of its own, for
  * the stack it takes.
- * in: slow_scratch()->outer
+ * in: full_scratch()->outer
  */
 __noinline int sl_policy_frag(__u32 dir)
 {
-	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_full_ctx *full = full_scratch();
 
-	if (slow)
-		frag_note(&slow->outer, policy_frag_dir(dir), slow->outer.p.tuple.remote, clock_now());
+	if (full)
+		frag_note(&full->outer, policy_frag_dir(dir), full->outer.p.tuple.remote, clock_now());
 	return 0;
 }
 
 /*
- * What sl_policy_ask() is asked about a packet that has no ports, or does not show them. An ICMP error
+ * What sl_policy_verdict() is asked about a packet that has no ports, or does not show them. An ICMP error
  * about a connection belongs to it, and a later fragment to its first one: only ingressPolicy decides
  * about those. Addresses and protocol decide about the rest, packet by packet.
  */
-static __always_inline __u32 policy_query_slow(struct __sk_buff *skb, struct sl_slow_ctx *slow, __u32 kind,
+static __always_inline __u32 policy_flags_full(struct __sk_buff *skb, struct sl_full_ctx *full, __u32 kind,
 					       const struct sl_dev_policy *s, __u32 dir, __u32 number, __u64 now)
 {
-	if (kind == SL_SLOW_ICMP_ERROR)
-		return policy_knows_error(skb, slow, s->owner, s->policy, dir, number, now) ? SL_POLICY_Q_PODS_ONLY : 0;
-	if (kind == SL_SLOW_FRAG_NEXT)
-		return frag_lookup(&slow->outer, policy_frag_dir(dir), now) ? SL_POLICY_Q_PODS_ONLY
+	if (kind == SL_FULL_ICMP_ERROR)
+		return policy_knows_error(skb, full, s->owner, s->policy, dir, number, now) ? SL_POLICY_Q_PODS_ONLY : 0;
+	if (kind == SL_FULL_FRAG_NEXT)
+		return frag_lookup(&full->outer, policy_frag_dir(dir), now) ? SL_POLICY_Q_PODS_ONLY
 									    : SL_POLICY_Q_NO_PORTS;
-	return hides_l4(slow) ? SL_POLICY_Q_NO_PORTS : 0;
+	return hides_l4(full) ? SL_POLICY_Q_NO_PORTS : 0;
 }
 
 /*
  * A packet that the fast parser cannot read, of the device dev, if that has a policy. number: of a
  * device inside a pod's namespace, else 0. Returns an enum sl_drop_reason. Link control is for the
  * link, whose hosts need it.
- * out: slow_scratch()->outer
+ * out: full_scratch()->outer
  */
-__noinline int sl_policy_slow(struct __sk_buff *skb, __u32 dev, __u32 dir, __u32 number)
+__noinline int sl_policy_admit_full(struct __sk_buff *skb, __u32 dev, __u32 dir, __u32 number)
 {
 	__u32 query = dir == SL_RX ? SL_POLICY_Q_TO_POD : 0, kind;
-	struct sl_dev_policy *s = policy_of(dev);
+	struct sl_dev_policy *s = policy_device_of(dev);
 	__u64 now = clock_now();
 	enum sl_drop_reason reason;
-	struct sl_slow_ctx *slow;
+	struct sl_full_ctx *full;
 	struct sl_ct_entry *ct;
 
 	if (!s)
 		return SL_DROP_NONE;
-	kind = (__u32)sl_slow_parse(skb, ETH_HLEN, dir == SL_RX ? SL_RX : SL_TX, 0);
-	slow = slow_scratch();
-	if (!slow || kind == SL_SLOW_NONE || is_link_control(slow, kind, dir, dev))
+	kind = (__u32)sl_parse_full(skb, ETH_HLEN, dir == SL_RX ? SL_RX : SL_TX, 0);
+	full = full_scratch();
+	if (!full || kind == SL_FULL_NONE || is_link_control(full, kind, dir, dev))
 		return SL_DROP_NONE;
-	if (slow->outer.frag_proto == IPPROTO_FRAGMENT)
+	if (full->outer.frag_proto == IPPROTO_FRAGMENT)
 		query |= SL_POLICY_Q_FRAGMENT6;
-	if (kind == SL_SLOW_L4) {
-		slow->outer.p.tuple.podns_dev = (__u16)number;
-		reason = policy_pass(skb, &slow->outer.p, dev, s->owner, s->policy, dir == SL_RX ? SL_RX : SL_TX, query,
-				     now, &ct);
+	if (kind == SL_FULL_TUPLE) {
+		full->outer.p.tuple.podns_dev = (__u16)number;
+		reason = policy_admit(skb, &full->outer.p, dev, s->owner, s->policy, dir == SL_RX ? SL_RX : SL_TX,
+				      query, now, &ct);
 		if (!reason && ct)
-			policy_account(skb, &slow->outer.p, ct, dir == SL_RX ? SL_RX : SL_TX, now);
+			policy_track(skb, &full->outer.p, ct, dir == SL_RX ? SL_RX : SL_TX, now);
 	} else {
-		query |= policy_query_slow(skb, slow, kind, s, dir, number, now);
-		reason = policy_ask(skb, &slow->outer.p, dev, dir == SL_TX, query);
+		query |= policy_flags_full(skb, full, kind, s, dir, number, now);
+		reason = policy_verdict(skb, &full->outer.p, dev, dir == SL_TX, query);
 	}
-	if (!reason && slow->outer.first_frag)
+	if (!reason && full->outer.first_frag)
 		sl_policy_frag(dir);
 	return (int)reason;
 }
 
 /*
- * policy_pass() and policy_account() for a packet that no hook keeps an entry of. number: as in
- * sl_policy_slow().
+ * policy_admit() and policy_track() for a packet that no hook keeps an entry of. number: as in
+ * sl_policy_admit_full().
  */
-static __always_inline __must_check enum sl_drop_reason policy_device(struct __sk_buff *skb, struct sl_pkt *p,
-								      enum sl_parsed parsed, __u32 dev, enum sl_dir dir,
-								      __u32 number, __u64 now)
+static __always_inline __must_check enum sl_drop_reason policy_admit_device(struct __sk_buff *skb, struct sl_pkt *p,
+									    enum sl_parsed parsed, __u32 dev,
+									    enum sl_dir dir, __u32 number, __u64 now)
 {
-	struct sl_dev_policy *s = policy_of(dev);
+	struct sl_dev_policy *s = policy_device_of(dev);
 	enum sl_drop_reason reason;
 	struct sl_ct_entry *ct;
 
 	if (!s)
 		return SL_DROP_NONE;
 	if (parsed != SL_PARSED_L4)
-		return (enum sl_drop_reason)sl_policy_slow(skb, dev, dir, number);
+		return (enum sl_drop_reason)sl_policy_admit_full(skb, dev, dir, number);
 	p->tuple.podns_dev = (__u16)number;
-	reason = policy_pass(skb, p, dev, s->owner, s->policy, dir, dir == SL_RX ? SL_POLICY_Q_TO_POD : 0, now, &ct);
+	reason = policy_admit(skb, p, dev, s->owner, s->policy, dir, dir == SL_RX ? SL_POLICY_Q_TO_POD : 0, now, &ct);
 	if (!reason && ct)
-		policy_account(skb, p, ct, dir, now);
+		policy_track(skb, p, ct, dir, now);
 	return reason;
 }
 
@@ -254,19 +262,19 @@ static __always_inline bool is_addr_discovery(struct __sk_buff *skb, const struc
  * Admits a packet of device number that the programs on that device should have seen. It does not account
  * it, since they do.
  */
-static __always_inline __must_check enum sl_drop_reason policy_again(struct __sk_buff *skb, struct sl_pkt *p,
-								     enum sl_parsed parsed, __u32 number, __u64 now)
+static __always_inline __must_check enum sl_drop_reason
+policy_admit_at_parent(struct __sk_buff *skb, struct sl_pkt *p, enum sl_parsed parsed, __u32 number, __u64 now)
 {
 	__u32 dev = SL_PODNS_KEY | number;
-	struct sl_dev_policy *s = policy_of(dev);
+	struct sl_dev_policy *s = policy_device_of(dev);
 	struct sl_ct_entry *ct;
 
 	if (!s)
 		return SL_DROP_NONE;
 	if (parsed != SL_PARSED_L4)
-		return (enum sl_drop_reason)sl_policy_slow(skb, dev, SL_TX, number);
+		return (enum sl_drop_reason)sl_policy_admit_full(skb, dev, SL_TX, number);
 	p->tuple.podns_dev = (__u16)number;
-	return policy_pass(skb, p, dev, s->owner, s->policy, SL_TX, 0, now, &ct);
+	return policy_admit(skb, p, dev, s->owner, s->policy, SL_TX, 0, now, &ct);
 }
 
 /* Why the hooks of a device without a host veth drop what would be another packet behind them; SL_DROP_NONE for all others. */
@@ -300,6 +308,6 @@ static __always_inline int podns_policy(struct __sk_buff *skb, enum sl_dir dir)
 	if (parsed == SL_PARSED_NONE || is_addr_discovery(skb, p, parsed, dir))
 		return SL_NEXT;
 	/* 2. policy */
-	reason = policy_device(skb, p, parsed, SL_PODNS_KEY | number, dir, number, clock_now());
+	reason = policy_admit_device(skb, p, parsed, SL_PODNS_KEY | number, dir, number, clock_now());
 	return reason ? drop(skb, reason, SL_PODNS_KEY | number) : SL_NEXT;
 }

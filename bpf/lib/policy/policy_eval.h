@@ -38,7 +38,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_dev_policy SEC(".maps");
 
-/* What sl_policy_ask() is asked about. */
+/* What sl_policy_verdict() is asked about. */
 struct sl_policy_query {
 	__u64 remote[2]; /* the end that is not the pod, as in a tuple */
 	__u32 port;	 /* of the end that is asked, host byte order, or SL_POLICY_NO_PORT */
@@ -61,7 +61,7 @@ static __always_inline struct sl_policy_query *policy_query(void)
 	return bpf_map_lookup_elem(&sl_policy_query, &zero);
 }
 
-static __always_inline struct sl_dev_policy *policy_of(__u32 dev)
+static __always_inline struct sl_dev_policy *policy_device_of(__u32 dev)
 {
 	return bpf_map_lookup_elem(&sl_dev_policy, &dev);
 }
@@ -90,7 +90,7 @@ static __always_inline bool rule_matches(const struct sl_rule *r, const volatile
 	return !differs;
 }
 
-/* Rules that one call of sl_policy_match() compares. */
+/* Rules that one call of sl_policy_first_match() compares. */
 #define SL_POLICY_CHUNK 16
 /* What it returns of a rule that matches, beside SL_RULE_ALLOW of the rule. */
 #define SL_POLICY_MATCHED 0x100
@@ -102,7 +102,7 @@ static __always_inline bool rule_matches(const struct sl_rule *r, const volatile
  * verifier follows its few rounds once, and not one round for each of SL_POLICY_RULES.
  * in: policy_query()
  */
-__noinline int sl_policy_match(__u32 id, __u32 first, __u32 count)
+__noinline int sl_policy_first_match(__u32 id, __u32 first, __u32 count)
 {
 	struct sl_policy *pol = bpf_map_lookup_elem(&sl_policies, &id);
 	struct sl_policy_query *q = policy_query();
@@ -124,7 +124,7 @@ __noinline int sl_policy_match(__u32 id, __u32 first, __u32 count)
 }
 
 /* The first rule of pol, the policy id, that matches, else the default. */
-static __always_inline int policy_eval(struct sl_policy *pol, __u32 id, bool egress)
+static __always_inline int policy_rules_verdict(struct sl_policy *pol, __u32 id, bool egress)
 {
 	__u32 first = egress ? pol->ingress_count : 0, i;
 	__u32 count = egress ? pol->egress_count : pol->ingress_count;
@@ -133,7 +133,7 @@ static __always_inline int policy_eval(struct sl_policy *pol, __u32 id, bool egr
 	for (i = 0; i < SL_POLICY_RULES; i += SL_POLICY_CHUNK) {
 		if (i >= count)
 			break;
-		match = sl_policy_match(id, first + i, count - i);
+		match = sl_policy_first_match(id, first + i, count - i);
 		if (!match)
 			continue;
 		if (match < 0)
@@ -206,7 +206,7 @@ static __always_inline bool policy_isolated(const struct __sk_buff *skb, const s
 	if (!(s->flags & (SL_POLICY_SAME_BRIDGE | SL_POLICY_ISOLATED)))
 		return false;
 	if (to_pod)
-		other = policy_of(skb->ingress_ifindex);
+		other = policy_device_of(skb->ingress_ifindex);
 	if (other) {
 		group = other->group;
 	} else {
@@ -217,14 +217,14 @@ static __always_inline bool policy_isolated(const struct __sk_buff *skb, const s
 		if (peer->owner == s->owner)
 			return false;
 		group = peer->route_ifindex;
-		other = policy_of(peer->ifindex);
+		other = policy_device_of(peer->ifindex);
 	}
 	if (group == s->group)
 		return (s->flags & SL_POLICY_ISOLATED) || (other && (other->flags & SL_POLICY_ISOLATED));
 	return other && (other->flags & (SL_POLICY_SAME_BRIDGE | SL_POLICY_ISOLATED));
 }
 
-/* What sl_policy_ask() is asked. */
+/* What sl_policy_verdict() is asked. */
 #define SL_POLICY_Q_EGRESS 1	 /* the pod opened the connection */
 #define SL_POLICY_Q_TO_POD 2	 /* the packet is on its way to the pod */
 #define SL_POLICY_Q_PODS_ONLY 4	 /* only whether the two pods may talk */
@@ -255,9 +255,9 @@ static __always_inline bool from_node(const struct __sk_buff *skb, const struct 
  * function take the context and scalars only.
  * in: policy_query()
  */
-__noinline int sl_policy_ask(struct __sk_buff *skb, __u32 dev, __u32 query)
+__noinline int sl_policy_verdict(struct __sk_buff *skb, __u32 dev, __u32 query)
 {
-	struct sl_dev_policy *s = policy_of(dev);
+	struct sl_dev_policy *s = policy_device_of(dev);
 	struct sl_policy_query *q = policy_query();
 	struct sl_policy *pol;
 	__u32 id;
@@ -280,7 +280,7 @@ __noinline int sl_policy_ask(struct __sk_buff *skb, __u32 dev, __u32 query)
 	/* It would pass the rules about ports, and be reassembled behind them (RFC 1858, RFC 7112). */
 	if ((query & SL_POLICY_Q_NO_PORTS) && (query & SL_POLICY_Q_EGRESS ? pol->egress_count : pol->ingress_count))
 		return SL_DROP_UNPARSABLE;
-	return policy_eval(pol, id, query & SL_POLICY_Q_EGRESS);
+	return policy_rules_verdict(pol, id, query & SL_POLICY_Q_EGRESS);
 }
 
 static __always_inline bool has_ports(__u8 proto)
@@ -293,8 +293,8 @@ static __always_inline bool has_ports(__u8 proto)
  * query: SL_POLICY_Q_*.
  * out: policy_query()
  */
-static __always_inline __must_check enum sl_drop_reason policy_ask(struct __sk_buff *skb, const struct sl_pkt *p,
-								   __u32 dev, bool pod_opens, __u32 query)
+static __always_inline __must_check enum sl_drop_reason policy_verdict(struct __sk_buff *skb, const struct sl_pkt *p,
+								       __u32 dev, bool pod_opens, __u32 query)
 {
 	struct sl_policy_query *q = policy_query();
 
@@ -306,5 +306,5 @@ static __always_inline __must_check enum sl_drop_reason policy_ask(struct __sk_b
 	q->port = SL_POLICY_NO_PORT;
 	if (has_ports(p->tuple.proto) && !(query & SL_POLICY_Q_NO_PORTS))
 		q->port = bpf_ntohs(pod_opens ? p->tuple.remote_port : p->tuple.local_port);
-	return (enum sl_drop_reason)sl_policy_ask(skb, dev, query | (pod_opens ? SL_POLICY_Q_EGRESS : 0));
+	return (enum sl_drop_reason)sl_policy_verdict(skb, dev, query | (pod_opens ? SL_POLICY_Q_EGRESS : 0));
 }

@@ -34,6 +34,7 @@ const (
 	FromPodMapSlEventLease      = "sl_event_lease"
 	FromPodMapSlEventState      = "sl_event_state"
 	FromPodMapSlFrags           = "sl_frags"
+	FromPodMapSlFullScratch     = "sl_full_scratch"
 	FromPodMapSlHostUdp         = "sl_host_udp"
 	FromPodMapSlHostports       = "sl_hostports"
 	FromPodMapSlHpAllowlist     = "sl_hp_allowlist"
@@ -48,7 +49,6 @@ const (
 	FromPodMapSlPolicies        = "sl_policies"
 	FromPodMapSlPolicyQuery     = "sl_policy_query"
 	FromPodMapSlRsvdPorts       = "sl_rsvd_ports"
-	FromPodMapSlSlowScratch     = "sl_slow_scratch"
 	FromPodMapSlTunnelPorts     = "sl_tunnel_ports"
 	FromPodMapSlUplinks         = "sl_uplinks"
 	FromPodProgSlFromPod        = "sl_from_pod"
@@ -150,6 +150,7 @@ type FromPodMapSpecs struct {
 	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.MapSpec `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.MapSpec `ebpf:"sl_full_scratch"`
 	SlHostUdp     *ebpf.MapSpec `ebpf:"sl_host_udp"`
 	SlHostports   *ebpf.MapSpec `ebpf:"sl_hostports"`
 	SlHpAllowlist *ebpf.MapSpec `ebpf:"sl_hp_allowlist"`
@@ -164,7 +165,6 @@ type FromPodMapSpecs struct {
 	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
 	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
-	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
 	SlTunnelPorts *ebpf.MapSpec `ebpf:"sl_tunnel_ports"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
@@ -242,6 +242,7 @@ type FromPodMaps struct {
 	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.Map `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.Map `ebpf:"sl_full_scratch"`
 	SlHostUdp     *ebpf.Map `ebpf:"sl_host_udp"`
 	SlHostports   *ebpf.Map `ebpf:"sl_hostports"`
 	SlHpAllowlist *ebpf.Map `ebpf:"sl_hp_allowlist"`
@@ -256,7 +257,6 @@ type FromPodMaps struct {
 	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
 	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
-	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
 	SlTunnelPorts *ebpf.Map `ebpf:"sl_tunnel_ports"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
@@ -281,6 +281,7 @@ func (m *FromPodMaps) Close() error {
 		m.SlEventLease,
 		m.SlEventState,
 		m.SlFrags,
+		m.SlFullScratch,
 		m.SlHostUdp,
 		m.SlHostports,
 		m.SlHpAllowlist,
@@ -295,7 +296,6 @@ func (m *FromPodMaps) Close() error {
 		m.SlPolicies,
 		m.SlPolicyQuery,
 		m.SlRsvdPorts,
-		m.SlSlowScratch,
 		m.SlTunnelPorts,
 		m.SlUplinks,
 	)

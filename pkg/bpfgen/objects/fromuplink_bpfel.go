@@ -33,6 +33,7 @@ const (
 	FromUplinkMapSlEventLease      = "sl_event_lease"
 	FromUplinkMapSlEventState      = "sl_event_state"
 	FromUplinkMapSlFrags           = "sl_frags"
+	FromUplinkMapSlFullScratch     = "sl_full_scratch"
 	FromUplinkMapSlHostUdp         = "sl_host_udp"
 	FromUplinkMapSlHostports       = "sl_hostports"
 	FromUplinkMapSlHpAllowlist     = "sl_hp_allowlist"
@@ -45,7 +46,6 @@ const (
 	FromUplinkMapSlNomasqCidrs     = "sl_nomasq_cidrs"
 	FromUplinkMapSlPktScratch      = "sl_pkt_scratch"
 	FromUplinkMapSlRsvdPorts       = "sl_rsvd_ports"
-	FromUplinkMapSlSlowScratch     = "sl_slow_scratch"
 	FromUplinkMapSlTunnelPorts     = "sl_tunnel_ports"
 	FromUplinkMapSlUplinks         = "sl_uplinks"
 	FromUplinkProgSlFromUplink     = "sl_from_uplink"
@@ -146,6 +146,7 @@ type FromUplinkMapSpecs struct {
 	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.MapSpec `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.MapSpec `ebpf:"sl_full_scratch"`
 	SlHostUdp     *ebpf.MapSpec `ebpf:"sl_host_udp"`
 	SlHostports   *ebpf.MapSpec `ebpf:"sl_hostports"`
 	SlHpAllowlist *ebpf.MapSpec `ebpf:"sl_hp_allowlist"`
@@ -158,7 +159,6 @@ type FromUplinkMapSpecs struct {
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlPktScratch  *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
 	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
-	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
 	SlTunnelPorts *ebpf.MapSpec `ebpf:"sl_tunnel_ports"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
@@ -235,6 +235,7 @@ type FromUplinkMaps struct {
 	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.Map `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.Map `ebpf:"sl_full_scratch"`
 	SlHostUdp     *ebpf.Map `ebpf:"sl_host_udp"`
 	SlHostports   *ebpf.Map `ebpf:"sl_hostports"`
 	SlHpAllowlist *ebpf.Map `ebpf:"sl_hp_allowlist"`
@@ -247,7 +248,6 @@ type FromUplinkMaps struct {
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlPktScratch  *ebpf.Map `ebpf:"sl_pkt_scratch"`
 	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
-	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
 	SlTunnelPorts *ebpf.Map `ebpf:"sl_tunnel_ports"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
@@ -271,6 +271,7 @@ func (m *FromUplinkMaps) Close() error {
 		m.SlEventLease,
 		m.SlEventState,
 		m.SlFrags,
+		m.SlFullScratch,
 		m.SlHostUdp,
 		m.SlHostports,
 		m.SlHpAllowlist,
@@ -283,7 +284,6 @@ func (m *FromUplinkMaps) Close() error {
 		m.SlNomasqCidrs,
 		m.SlPktScratch,
 		m.SlRsvdPorts,
-		m.SlSlowScratch,
 		m.SlTunnelPorts,
 		m.SlUplinks,
 	)

@@ -32,6 +32,7 @@ const (
 	NsEgressMapSlEventLease      = "sl_event_lease"
 	NsEgressMapSlEventState      = "sl_event_state"
 	NsEgressMapSlFrags           = "sl_frags"
+	NsEgressMapSlFullScratch     = "sl_full_scratch"
 	NsEgressMapSlNodeAddrs       = "sl_node_addrs"
 	NsEgressMapSlNomasqCidrs     = "sl_nomasq_cidrs"
 	NsEgressMapSlNsDevices       = "sl_ns_devices"
@@ -39,7 +40,6 @@ const (
 	NsEgressMapSlPktScratch      = "sl_pkt_scratch"
 	NsEgressMapSlPolicies        = "sl_policies"
 	NsEgressMapSlPolicyQuery     = "sl_policy_query"
-	NsEgressMapSlSlowScratch     = "sl_slow_scratch"
 	NsEgressMapSlUplinks         = "sl_uplinks"
 	NsEgressProgSlNsEgress       = "sl_ns_egress"
 	NsEgressVarCfgAdmitMark      = "cfg_admit_mark"
@@ -138,6 +138,7 @@ type NsEgressMapSpecs struct {
 	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.MapSpec `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.MapSpec `ebpf:"sl_full_scratch"`
 	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
@@ -145,7 +146,6 @@ type NsEgressMapSpecs struct {
 	SlPktScratch  *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
 	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
-	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
@@ -220,6 +220,7 @@ type NsEgressMaps struct {
 	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.Map `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.Map `ebpf:"sl_full_scratch"`
 	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
@@ -227,7 +228,6 @@ type NsEgressMaps struct {
 	SlPktScratch  *ebpf.Map `ebpf:"sl_pkt_scratch"`
 	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
-	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
@@ -249,6 +249,7 @@ func (m *NsEgressMaps) Close() error {
 		m.SlEventLease,
 		m.SlEventState,
 		m.SlFrags,
+		m.SlFullScratch,
 		m.SlNodeAddrs,
 		m.SlNomasqCidrs,
 		m.SlNsDevices,
@@ -256,7 +257,6 @@ func (m *NsEgressMaps) Close() error {
 		m.SlPktScratch,
 		m.SlPolicies,
 		m.SlPolicyQuery,
-		m.SlSlowScratch,
 		m.SlUplinks,
 	)
 }

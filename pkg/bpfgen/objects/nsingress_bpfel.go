@@ -32,6 +32,7 @@ const (
 	NsIngressMapSlEventLease      = "sl_event_lease"
 	NsIngressMapSlEventState      = "sl_event_state"
 	NsIngressMapSlFrags           = "sl_frags"
+	NsIngressMapSlFullScratch     = "sl_full_scratch"
 	NsIngressMapSlNodeAddrs       = "sl_node_addrs"
 	NsIngressMapSlNomasqCidrs     = "sl_nomasq_cidrs"
 	NsIngressMapSlNsDevices       = "sl_ns_devices"
@@ -39,7 +40,6 @@ const (
 	NsIngressMapSlPktScratch      = "sl_pkt_scratch"
 	NsIngressMapSlPolicies        = "sl_policies"
 	NsIngressMapSlPolicyQuery     = "sl_policy_query"
-	NsIngressMapSlSlowScratch     = "sl_slow_scratch"
 	NsIngressMapSlUplinks         = "sl_uplinks"
 	NsIngressProgSlNsIngress      = "sl_ns_ingress"
 	NsIngressVarCfgAdmitMark      = "cfg_admit_mark"
@@ -138,6 +138,7 @@ type NsIngressMapSpecs struct {
 	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.MapSpec `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.MapSpec `ebpf:"sl_full_scratch"`
 	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
@@ -145,7 +146,6 @@ type NsIngressMapSpecs struct {
 	SlPktScratch  *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
 	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
-	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
@@ -220,6 +220,7 @@ type NsIngressMaps struct {
 	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.Map `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.Map `ebpf:"sl_full_scratch"`
 	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
@@ -227,7 +228,6 @@ type NsIngressMaps struct {
 	SlPktScratch  *ebpf.Map `ebpf:"sl_pkt_scratch"`
 	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
-	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
@@ -249,6 +249,7 @@ func (m *NsIngressMaps) Close() error {
 		m.SlEventLease,
 		m.SlEventState,
 		m.SlFrags,
+		m.SlFullScratch,
 		m.SlNodeAddrs,
 		m.SlNomasqCidrs,
 		m.SlNsDevices,
@@ -256,7 +257,6 @@ func (m *NsIngressMaps) Close() error {
 		m.SlPktScratch,
 		m.SlPolicies,
 		m.SlPolicyQuery,
-		m.SlSlowScratch,
 		m.SlUplinks,
 	)
 }

@@ -34,6 +34,7 @@ const (
 	ParentMapSlEventLease      = "sl_event_lease"
 	ParentMapSlEventState      = "sl_event_state"
 	ParentMapSlFrags           = "sl_frags"
+	ParentMapSlFullScratch     = "sl_full_scratch"
 	ParentMapSlNodeAddrs       = "sl_node_addrs"
 	ParentMapSlNomasqCidrs     = "sl_nomasq_cidrs"
 	ParentMapSlNsDevices       = "sl_ns_devices"
@@ -41,7 +42,6 @@ const (
 	ParentMapSlPktScratch      = "sl_pkt_scratch"
 	ParentMapSlPolicies        = "sl_policies"
 	ParentMapSlPolicyQuery     = "sl_policy_query"
-	ParentMapSlSlowScratch     = "sl_slow_scratch"
 	ParentMapSlUplinks         = "sl_uplinks"
 	ParentProgSlParent         = "sl_parent"
 	ParentVarCfgAdmitMark      = "cfg_admit_mark"
@@ -142,6 +142,7 @@ type ParentMapSpecs struct {
 	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.MapSpec `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.MapSpec `ebpf:"sl_full_scratch"`
 	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
@@ -149,7 +150,6 @@ type ParentMapSpecs struct {
 	SlPktScratch  *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
 	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
-	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
@@ -226,6 +226,7 @@ type ParentMaps struct {
 	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.Map `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.Map `ebpf:"sl_full_scratch"`
 	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
@@ -233,7 +234,6 @@ type ParentMaps struct {
 	SlPktScratch  *ebpf.Map `ebpf:"sl_pkt_scratch"`
 	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
-	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
@@ -257,6 +257,7 @@ func (m *ParentMaps) Close() error {
 		m.SlEventLease,
 		m.SlEventState,
 		m.SlFrags,
+		m.SlFullScratch,
 		m.SlNodeAddrs,
 		m.SlNomasqCidrs,
 		m.SlNsDevices,
@@ -264,7 +265,6 @@ func (m *ParentMaps) Close() error {
 		m.SlPktScratch,
 		m.SlPolicies,
 		m.SlPolicyQuery,
-		m.SlSlowScratch,
 		m.SlUplinks,
 	)
 }

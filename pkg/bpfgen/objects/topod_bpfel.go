@@ -32,6 +32,7 @@ const (
 	ToPodMapSlEventLease      = "sl_event_lease"
 	ToPodMapSlEventState      = "sl_event_state"
 	ToPodMapSlFrags           = "sl_frags"
+	ToPodMapSlFullScratch     = "sl_full_scratch"
 	ToPodMapSlHostUdp         = "sl_host_udp"
 	ToPodMapSlHostports       = "sl_hostports"
 	ToPodMapSlHpAllowlist     = "sl_hp_allowlist"
@@ -45,7 +46,6 @@ const (
 	ToPodMapSlPolicies        = "sl_policies"
 	ToPodMapSlPolicyQuery     = "sl_policy_query"
 	ToPodMapSlRsvdPorts       = "sl_rsvd_ports"
-	ToPodMapSlSlowScratch     = "sl_slow_scratch"
 	ToPodMapSlUplinks         = "sl_uplinks"
 	ToPodProgSlToPod          = "sl_to_pod"
 	ToPodVarCfgAdmitMark      = "cfg_admit_mark"
@@ -144,6 +144,7 @@ type ToPodMapSpecs struct {
 	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.MapSpec `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.MapSpec `ebpf:"sl_full_scratch"`
 	SlHostUdp     *ebpf.MapSpec `ebpf:"sl_host_udp"`
 	SlHostports   *ebpf.MapSpec `ebpf:"sl_hostports"`
 	SlHpAllowlist *ebpf.MapSpec `ebpf:"sl_hp_allowlist"`
@@ -157,7 +158,6 @@ type ToPodMapSpecs struct {
 	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
 	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
-	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
@@ -232,6 +232,7 @@ type ToPodMaps struct {
 	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.Map `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.Map `ebpf:"sl_full_scratch"`
 	SlHostUdp     *ebpf.Map `ebpf:"sl_host_udp"`
 	SlHostports   *ebpf.Map `ebpf:"sl_hostports"`
 	SlHpAllowlist *ebpf.Map `ebpf:"sl_hp_allowlist"`
@@ -245,7 +246,6 @@ type ToPodMaps struct {
 	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
 	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
 	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
-	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
@@ -267,6 +267,7 @@ func (m *ToPodMaps) Close() error {
 		m.SlEventLease,
 		m.SlEventState,
 		m.SlFrags,
+		m.SlFullScratch,
 		m.SlHostUdp,
 		m.SlHostports,
 		m.SlHpAllowlist,
@@ -280,7 +281,6 @@ func (m *ToPodMaps) Close() error {
 		m.SlPolicies,
 		m.SlPolicyQuery,
 		m.SlRsvdPorts,
-		m.SlSlowScratch,
 		m.SlUplinks,
 	)
 }

@@ -31,6 +31,7 @@ const (
 	ToUplinkMapSlEventLease      = "sl_event_lease"
 	ToUplinkMapSlEventState      = "sl_event_state"
 	ToUplinkMapSlFrags           = "sl_frags"
+	ToUplinkMapSlFullScratch     = "sl_full_scratch"
 	ToUplinkMapSlHostUdp         = "sl_host_udp"
 	ToUplinkMapSlHostports       = "sl_hostports"
 	ToUplinkMapSlHpAllowlist     = "sl_hp_allowlist"
@@ -40,7 +41,6 @@ const (
 	ToUplinkMapSlNomasqCidrs     = "sl_nomasq_cidrs"
 	ToUplinkMapSlPktScratch      = "sl_pkt_scratch"
 	ToUplinkMapSlRsvdPorts       = "sl_rsvd_ports"
-	ToUplinkMapSlSlowScratch     = "sl_slow_scratch"
 	ToUplinkMapSlTunnelPorts     = "sl_tunnel_ports"
 	ToUplinkMapSlUplinks         = "sl_uplinks"
 	ToUplinkProgSlToUplink       = "sl_to_uplink"
@@ -139,6 +139,7 @@ type ToUplinkMapSpecs struct {
 	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.MapSpec `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.MapSpec `ebpf:"sl_full_scratch"`
 	SlHostUdp     *ebpf.MapSpec `ebpf:"sl_host_udp"`
 	SlHostports   *ebpf.MapSpec `ebpf:"sl_hostports"`
 	SlHpAllowlist *ebpf.MapSpec `ebpf:"sl_hp_allowlist"`
@@ -148,7 +149,6 @@ type ToUplinkMapSpecs struct {
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
 	SlPktScratch  *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
 	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
-	SlSlowScratch *ebpf.MapSpec `ebpf:"sl_slow_scratch"`
 	SlTunnelPorts *ebpf.MapSpec `ebpf:"sl_tunnel_ports"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
@@ -223,6 +223,7 @@ type ToUplinkMaps struct {
 	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
 	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
 	SlFrags       *ebpf.Map `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.Map `ebpf:"sl_full_scratch"`
 	SlHostUdp     *ebpf.Map `ebpf:"sl_host_udp"`
 	SlHostports   *ebpf.Map `ebpf:"sl_hostports"`
 	SlHpAllowlist *ebpf.Map `ebpf:"sl_hp_allowlist"`
@@ -232,7 +233,6 @@ type ToUplinkMaps struct {
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
 	SlPktScratch  *ebpf.Map `ebpf:"sl_pkt_scratch"`
 	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
-	SlSlowScratch *ebpf.Map `ebpf:"sl_slow_scratch"`
 	SlTunnelPorts *ebpf.Map `ebpf:"sl_tunnel_ports"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
@@ -254,6 +254,7 @@ func (m *ToUplinkMaps) Close() error {
 		m.SlEventLease,
 		m.SlEventState,
 		m.SlFrags,
+		m.SlFullScratch,
 		m.SlHostUdp,
 		m.SlHostports,
 		m.SlHpAllowlist,
@@ -263,7 +264,6 @@ func (m *ToUplinkMaps) Close() error {
 		m.SlNomasqCidrs,
 		m.SlPktScratch,
 		m.SlRsvdPorts,
-		m.SlSlowScratch,
 		m.SlTunnelPorts,
 		m.SlUplinks,
 	)

@@ -3,26 +3,26 @@
 #include "parse.h"
 
 /*
- * The slow parser: fragments, IPv6 extension headers, SCTP, ICMP errors and the packets inside them.
+ * The full parser: fragments, IPv6 extension headers, SCTP, ICMP errors and the packets inside them.
  * It copies headers out of the packet by helpers, so it works at any offset and in any memory.
- * Its result, sl_slow_ctx, is also the parameter block of the slow path: slow_ctx_init() puts there
+ * Its result, sl_full_ctx, is also the parameter block of the slow path: full_ctx_init() puts there
  * what the fast parser has read. The verifier checks the parser once, as a global function.
  */
 
-enum sl_slow_kind {
-	SL_SLOW_NONE,	    /* not IP, or malformed: not for Sluice */
-	SL_SLOW_L3,	    /* the addresses are set; nothing else is usable */
-	SL_SLOW_L4,	    /* the whole tuple is set; ports are 0 if the protocol has none */
-	SL_SLOW_FRAG_NEXT,  /* a later fragment: the addresses and frag_id are set */
-	SL_SLOW_ICMP_ERROR, /* an ICMP error; the packet inside begins SL_ICMP_ERROR_HLEN after l4_off */
-	SL_SLOW_V4MAPPED,   /* IPv6 with a v4-mapped source or destination: see parse_ip6() */
+enum sl_full_kind {
+	SL_FULL_NONE,	    /* not IP, or malformed: not for Sluice */
+	SL_FULL_OPAQUE,	    /* the addresses are set; nothing else is usable */
+	SL_FULL_TUPLE,	    /* the whole tuple is set; ports are 0 if the protocol has none */
+	SL_FULL_FRAG_NEXT,  /* a later fragment: the addresses and frag_id are set */
+	SL_FULL_ICMP_ERROR, /* an ICMP error; the packet inside begins SL_ICMP_ERROR_HLEN after l4_off */
+	SL_FULL_V4MAPPED,   /* IPv6 with a v4-mapped source or destination: see parse_ip6() */
 };
 
 /* The headers of one IP packet. p.l4_off counts from the start of the frame, as in parse.h. */
 struct sl_ip_pkt {
 	struct sl_pkt p;
 	__u32 l3_off;
-	__u32 kind;	       /* enum sl_slow_kind */
+	__u32 kind;	       /* enum sl_full_kind */
 	__be32 frag_id;	       /* of the datagram, for a fragment */
 	__u8 frag_proto;       /* the protocol that every fragment of the datagram names */
 	__u8 first_frag;       /* the first one of several fragments */
@@ -31,7 +31,7 @@ struct sl_ip_pkt {
 };
 
 /* A packet, and the one inside if it is an ICMP error. A program never nests in itself on one CPU. */
-struct sl_slow_ctx {
+struct sl_full_ctx {
 	struct sl_ip_pkt outer;
 	struct sl_ip_pkt inner;
 	struct sl_tuple key; /* of the conntrack entry, as the pod sees the packet: memory for the lookup */
@@ -42,31 +42,31 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct sl_slow_ctx);
-} sl_slow_scratch SEC(".maps");
+	__type(value, struct sl_full_ctx);
+} sl_full_scratch SEC(".maps");
 
-static __always_inline struct sl_slow_ctx *slow_scratch(void)
+static __always_inline struct sl_full_ctx *full_scratch(void)
 {
 	__u32 zero = 0;
 
-	return bpf_map_lookup_elem(&sl_slow_scratch, &zero);
+	return bpf_map_lookup_elem(&sl_full_scratch, &zero);
 }
 
 /*
  * Takes over what the fast parser has read.
- * out: slow_scratch()->outer
+ * out: full_scratch()->outer
  */
-static __always_inline bool slow_ctx_init(const struct sl_pkt *p)
+static __always_inline bool full_ctx_init(const struct sl_pkt *p)
 {
-	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_full_ctx *full = full_scratch();
 
-	if (!slow)
+	if (!full)
 		return false;
-	__builtin_memset(&slow->outer, 0, sizeof(slow->outer));
-	slow->outer.p = *p;
-	slow->outer.l3_off = ETH_HLEN;
-	slow->outer.kind = SL_SLOW_L4;
-	slow->outer.from_fast_parser = 1;
+	__builtin_memset(&full->outer, 0, sizeof(full->outer));
+	full->outer.p = *p;
+	full->outer.l3_off = ETH_HLEN;
+	full->outer.kind = SL_FULL_TUPLE;
+	full->outer.from_fast_parser = 1;
 	return true;
 }
 
@@ -92,23 +92,23 @@ static __always_inline bool icmp6_is_error(__u8 type)
 	return type >= 1 && type <= 4;
 }
 
-static __always_inline __u32 slow_parse_icmp(struct sl_pkt *p, const struct sl_icmp_echo *ih, enum sl_dir dir)
+static __always_inline __u32 parse_full_icmp(struct sl_pkt *p, const struct sl_icmp_echo *ih, enum sl_dir dir)
 {
 	bool v4 = p->tuple.proto == IPPROTO_ICMP;
 
 	if (v4 != (p->family == 4))
-		return SL_SLOW_L3;
+		return SL_FULL_OPAQUE;
 	if (v4 ? icmp4_is_error(ih->type) : icmp6_is_error(ih->type))
-		return SL_SLOW_ICMP_ERROR;
+		return SL_FULL_ICMP_ERROR;
 	if (ih->type != (v4 ? SL_ICMP4_ECHO_REQUEST : SL_ICMP6_ECHO_REQUEST) &&
 	    ih->type != (v4 ? SL_ICMP4_ECHO_REPLY : SL_ICMP6_ECHO_REPLY))
-		return SL_SLOW_L3;
+		return SL_FULL_OPAQUE;
 	pkt_set_echo(p, dir, ih->type == SL_ICMP4_ECHO_REQUEST || ih->type == SL_ICMP6_ECHO_REQUEST, ih->id);
-	return SL_SLOW_L4;
+	return SL_FULL_TUPLE;
 }
 
 /* inner: the packet is what an ICMP error has kept of it. */
-static __always_inline __u32 slow_parse_l4(struct __sk_buff *skb, struct sl_ip_pkt *pkt, __u8 *copy, enum sl_dir dir,
+static __always_inline __u32 parse_full_l4(struct __sk_buff *skb, struct sl_ip_pkt *pkt, __u8 *copy, enum sl_dir dir,
 					   bool inner)
 {
 	struct sl_pkt *p = &pkt->p;
@@ -118,42 +118,42 @@ static __always_inline __u32 slow_parse_l4(struct __sk_buff *skb, struct sl_ip_p
 
 	/* Their checksums cover the addresses, and the programs do not fix them. */
 	if (p->tuple.proto == IPPROTO_UDPLITE || p->tuple.proto == IPPROTO_DCCP)
-		return SL_SLOW_L3;
+		return SL_FULL_OPAQUE;
 	/* Bytes beyond the length in the header are padding. */
 	if (!proto_has_free_ports(p->tuple.proto) && p->tuple.proto != IPPROTO_SCTP)
-		return SL_SLOW_L4; /* identified by the addresses alone, as in netfilter */
+		return SL_FULL_TUPLE; /* identified by the addresses alone, as in netfilter */
 	if (p->seg_len < need && !skb->gso_size)
-		return SL_SLOW_L3;
+		return SL_FULL_OPAQUE;
 	if (whole_tcp ? bpf_skb_load_bytes(skb, p->l4_off, copy, sizeof(struct tcphdr))
 		      : bpf_skb_load_bytes(skb, p->l4_off, copy, SL_ICMP_INNER_L4))
-		return SL_SLOW_L3;
+		return SL_FULL_OPAQUE;
 	switch (p->tuple.proto) {
 	case IPPROTO_TCP:
 		if (!inner)
 			pkt_set_tcp(p, (struct tcphdr *)copy,
 				    skb->gso_size ? skb->len - p->l4_off : p->seg_len - (p->l4_off - pkt->l3_off));
 		pkt_set_ports(p, dir, ports->source, ports->dest);
-		return SL_SLOW_L4;
+		return SL_FULL_TUPLE;
 	case IPPROTO_UDP:
 	case IPPROTO_SCTP:
 		pkt_set_ports(p, dir, ports->source, ports->dest);
-		return SL_SLOW_L4;
+		return SL_FULL_TUPLE;
 	case IPPROTO_ICMP:
 	case IPPROTO_ICMPV6:
-		return slow_parse_icmp(p, (struct sl_icmp_echo *)copy, dir);
+		return parse_full_icmp(p, (struct sl_icmp_echo *)copy, dir);
 	default:
-		return SL_SLOW_L3;
+		return SL_FULL_OPAQUE;
 	}
 }
 
-static __always_inline __u32 slow_parse_ip4(struct __sk_buff *skb, struct sl_ip_pkt *pkt, __u8 *copy, enum sl_dir dir,
+static __always_inline __u32 parse_full_ip4(struct __sk_buff *skb, struct sl_ip_pkt *pkt, __u8 *copy, enum sl_dir dir,
 					    bool inner)
 {
 	struct iphdr *ip = (struct iphdr *)copy;
 	struct sl_pkt *p = &pkt->p;
 
 	if (bpf_skb_load_bytes(skb, pkt->l3_off, copy, sizeof(*ip)) || ip->ihl < 5)
-		return SL_SLOW_NONE;
+		return SL_FULL_NONE;
 	p->family = 4;
 	p->ttl = ip->ttl;
 	p->seg_len = bpf_ntohs(ip->tot_len);
@@ -164,9 +164,9 @@ static __always_inline __u32 slow_parse_ip4(struct __sk_buff *skb, struct sl_ip_
 	pkt->frag_id = ip->id;
 	pkt->frag_proto = ip->protocol;
 	if (ip->frag_off & bpf_htons(0x1fff))
-		return SL_SLOW_FRAG_NEXT;
+		return SL_FULL_FRAG_NEXT;
 	pkt->first_frag = (ip->frag_off & bpf_htons(0x2000)) != 0;
-	return slow_parse_l4(skb, pkt, copy, dir, inner);
+	return parse_full_l4(skb, pkt, copy, dir, inner);
 }
 
 /*
@@ -194,7 +194,7 @@ static __always_inline bool is_ext_header(__u8 proto)
  * one. In a routing header with segments left, the destination is not the last one, which the
  * checksum covers.
  */
-static __always_inline __u32 slow_parse_ext(struct __sk_buff *skb, struct sl_ip_pkt *pkt, __u8 *copy)
+static __always_inline __u32 parse_full_ext(struct __sk_buff *skb, struct sl_ip_pkt *pkt, __u8 *copy)
 {
 	struct sl_ext_header *e = (struct sl_ext_header *)copy;
 	__u32 off = pkt->p.l4_off, i;
@@ -206,26 +206,26 @@ static __always_inline __u32 slow_parse_ext(struct __sk_buff *skb, struct sl_ip_
 		if (!is_ext_header(proto)) {
 			pkt->p.l4_off = off;
 			pkt->p.tuple.proto = proto;
-			return SL_SLOW_L4;
+			return SL_FULL_TUPLE;
 		}
 		if (bpf_skb_load_bytes(skb, off, copy, sizeof(*e)))
-			return SL_SLOW_L3;
+			return SL_FULL_OPAQUE;
 		if (proto == IPPROTO_ROUTING && (e->detail & bpf_htons(0xff)))
-			return SL_SLOW_L3;
+			return SL_FULL_OPAQUE;
 		if (proto == IPPROTO_FRAGMENT) {
 			pkt->frag_id = e->frag_id;
 			pkt->frag_proto = IPPROTO_FRAGMENT;
 			if (e->detail & bpf_htons(0xfff8))
-				return SL_SLOW_FRAG_NEXT;
+				return SL_FULL_FRAG_NEXT;
 			pkt->first_frag = (e->detail & bpf_htons(1)) != 0;
 		}
 		off += proto == IPPROTO_FRAGMENT ? 8 : proto == IPPROTO_AH ? (e->len + 2) * 4 : (e->len + 1) * 8;
 		proto = e->next;
 	}
-	return SL_SLOW_L3;
+	return SL_FULL_OPAQUE;
 }
 
-static __always_inline __u32 slow_parse_ip6(struct __sk_buff *skb, struct sl_ip_pkt *pkt, __u8 *copy, enum sl_dir dir,
+static __always_inline __u32 parse_full_ip6(struct __sk_buff *skb, struct sl_ip_pkt *pkt, __u8 *copy, enum sl_dir dir,
 					    bool inner)
 {
 	struct ipv6hdr *ip = (struct ipv6hdr *)copy;
@@ -233,7 +233,7 @@ static __always_inline __u32 slow_parse_ip6(struct __sk_buff *skb, struct sl_ip_
 	__u32 kind;
 
 	if (bpf_skb_load_bytes(skb, pkt->l3_off, copy, sizeof(*ip)))
-		return SL_SLOW_NONE;
+		return SL_FULL_NONE;
 	p->family = 6;
 	p->ttl = ip->hop_limit;
 	p->seg_len = sizeof(*ip) + bpf_ntohs(ip->payload_len);
@@ -242,36 +242,36 @@ static __always_inline __u32 slow_parse_ip6(struct __sk_buff *skb, struct sl_ip_
 	addr_copy(p->tuple.local, dir == SL_TX ? &ip->saddr : &ip->daddr);
 	addr_copy(p->tuple.remote, dir == SL_TX ? &ip->daddr : &ip->saddr);
 	if (addr_is_v4(p->tuple.local) || addr_is_v4(p->tuple.remote))
-		return SL_SLOW_V4MAPPED;
-	kind = slow_parse_ext(skb, pkt, copy);
-	return kind == SL_SLOW_L4 ? slow_parse_l4(skb, pkt, copy, dir, inner) : kind;
+		return SL_FULL_V4MAPPED;
+	kind = parse_full_ext(skb, pkt, copy);
+	return kind == SL_FULL_TUPLE ? parse_full_l4(skb, pkt, copy, dir, inner) : kind;
 }
 
 /*
  * Reads the IP packet at l3_off of the frame. Returns its kind. dir: enum sl_dir. inner: not 0 for
  * the packet inside an ICMP error. Kernels before 5.12 let a global function take the context and
  * scalars only.
- * out: slow_scratch()->outer, or ->inner if inner
+ * out: full_scratch()->outer, or ->inner if inner
  */
-__noinline int sl_slow_parse(struct __sk_buff *skb, __u32 l3_off, __u32 dir, __u32 inner)
+__noinline int sl_parse_full(struct __sk_buff *skb, __u32 l3_off, __u32 dir, __u32 inner)
 {
-	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_full_ctx *full = full_scratch();
 	struct sl_ip_pkt *pkt;
 	__u8 version = 0;
 
-	if (!slow)
-		return SL_SLOW_NONE;
-	pkt = inner ? &slow->inner : &slow->outer;
+	if (!full)
+		return SL_FULL_NONE;
+	pkt = inner ? &full->inner : &full->outer;
 	__builtin_memset(pkt, 0, sizeof(*pkt));
 	pkt->l3_off = l3_off;
 	if (bpf_skb_load_bytes(skb, l3_off, &version, sizeof(version)))
-		return SL_SLOW_NONE;
+		return SL_FULL_NONE;
 	switch (version >> 4) {
 	case 4:
-		pkt->kind = slow_parse_ip4(skb, pkt, slow->copy, dir, inner);
+		pkt->kind = parse_full_ip4(skb, pkt, full->copy, dir, inner);
 		break;
 	case 6:
-		pkt->kind = slow_parse_ip6(skb, pkt, slow->copy, dir, inner);
+		pkt->kind = parse_full_ip6(skb, pkt, full->copy, dir, inner);
 		break;
 	}
 	return (int)pkt->kind;
@@ -280,12 +280,12 @@ __noinline int sl_slow_parse(struct __sk_buff *skb, __u32 l3_off, __u32 dir, __u
 /*
  * Reads the packet inside an ICMP error; that packet went the other way. True if its tuple is
  * known.
- * in: slow->outer  out: slow->inner
+ * in: full->outer  out: full->inner
  */
-static __always_inline bool slow_parse_inner(struct __sk_buff *skb, const struct sl_slow_ctx *slow, enum sl_dir dir)
+static __always_inline bool parse_full_inner(struct __sk_buff *skb, const struct sl_full_ctx *full, enum sl_dir dir)
 {
-	__u32 off = slow->outer.p.l4_off + SL_ICMP_ERROR_HLEN;
+	__u32 off = full->outer.p.l4_off + SL_ICMP_ERROR_HLEN;
 
-	return sl_slow_parse(skb, off, dir == SL_TX ? SL_RX : SL_TX, 1) == SL_SLOW_L4 &&
-	       slow->inner.p.family == slow->outer.p.family;
+	return sl_parse_full(skb, off, dir == SL_TX ? SL_RX : SL_TX, 1) == SL_FULL_TUPLE &&
+	       full->inner.p.family == full->outer.p.family;
 }

@@ -5,7 +5,7 @@
 #include "../packet/icmp_error.h"
 
 /*
- * Hairpin and pod-side SNAT for what the slow parser reads: fragments, extension headers, SCTP, and the
+ * Hairpin and pod-side SNAT for what the full parser reads: fragments, extension headers, SCTP, and the
  * ICMP errors about any packet. Of such a packet only the far end changes: where hairpin.h says
  * G:q -> B:b becomes A:p' -> B:b, the end that is not the pod of this device. So this header swaps the
  * ends of the tuples, and the functions that change a local end do the work.
@@ -25,77 +25,75 @@ static __always_inline enum sl_dir opposite_dir(__u32 dir)
 /*
  * Notes the address of the first fragment, for the later ones. A function of its own, for the stack
  * it takes.
- * in: slow_scratch()->outer, hairpin_scratch()->p
+ * in: full_scratch()->outer, hairpin_scratch()->p
  */
 __noinline int sl_hpin_frag(__u32 dir)
 {
-	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_full_ctx *full = full_scratch();
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
 
-	if (!slow || !ctx)
+	if (!full || !ctx)
 		return 0;
-	if (addr_equal(slow->outer.p.tuple.remote, ctx->p.tuple.remote))
-		frag_forget(&slow->outer, pod_frag_dir(dir));
+	if (addr_equal(full->outer.p.tuple.remote, ctx->p.tuple.remote))
+		frag_forget(&full->outer, pod_frag_dir(dir));
 	else
-		frag_note(&slow->outer, pod_frag_dir(dir), ctx->p.tuple.remote, clock_now());
+		frag_note(&full->outer, pod_frag_dir(dir), ctx->p.tuple.remote, clock_now());
 	return 0;
 }
 
 /*
  * A packet with ports: the first fragment, or one with extension headers. It goes the way of any
  * packet; the later fragments follow it.
- * in: slow_scratch()->outer  out: hairpin_scratch()
+ * in: full_scratch()->outer  out: hairpin_scratch()
  */
-static __always_inline int hairpin_slow_l4(struct __sk_buff *skb, __u32 dir)
+static __always_inline int hairpin_full_tuple(struct __sk_buff *skb, __u32 dir)
 {
-	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_full_ctx *full = full_scratch();
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
 	int verdict;
 
-	if (!slow || !ctx)
+	if (!full || !ctx)
 		return SL_NEXT;
-	ctx->p = slow->outer.p;
-	ctx->slow = 1;
-	verdict = dir == SL_TX ? sl_hairpin_out(skb) : sl_hairpin_in(skb);
-	ctx->slow = 0;
+	ctx->p = full->outer.p;
+	verdict = dir == SL_TX ? sl_hairpin_from_pod(skb, 1) : sl_hairpin_to_pod(skb, 1);
 	if (verdict == TC_ACT_SHOT)
 		return verdict;
-	if (slow->outer.first_frag)
+	if (full->outer.first_frag)
 		sl_hpin_frag(dir);
 	return SL_NEXT;
 }
 
 /*
  * A later fragment.
- * in: slow->outer  out: slow->outer.p.tuple, ctx->to
+ * in: full->outer  out: full->outer.p.tuple, ctx->to
  */
-static __always_inline int hairpin_frag_next(struct __sk_buff *skb, struct sl_slow_ctx *slow,
+static __always_inline int hairpin_frag_next(struct __sk_buff *skb, struct sl_full_ctx *full,
 					     struct sl_hairpin_ctx *ctx, __u32 dir)
 {
-	struct sl_frag *fr = frag_lookup(&slow->outer, pod_frag_dir(dir), clock_now());
+	struct sl_frag *fr = frag_lookup(&full->outer, pod_frag_dir(dir), clock_now());
 	__u8 to[16] __attribute__((aligned(4)));
 
 	if (!fr)
 		return SL_NEXT;
 	addr_copy(to, fr->to);
-	ip_pkt_reverse(&slow->outer, &ctx->to);
-	return slow_rewrite_addr(skb, &slow->outer, dir == SL_RX, to) ? drop(skb, SL_DROP_REWRITE, skb->ifindex)
+	ip_pkt_reverse(&full->outer, &ctx->to);
+	return full_rewrite_addr(skb, &full->outer, dir == SL_RX, to) ? drop(skb, SL_DROP_REWRITE, skb->ifindex)
 								      : SL_NEXT;
 }
 
 /*
  * Sets ctx->target to what the packet inside an ICMP error was before its translation. SL_TX: the
  * pod got that packet. SL_RX: the pod sent it. False: it was not translated.
- * in: slow->inner  out: ctx->key, ctx->target
+ * in: full->inner  out: ctx->key, ctx->target
  */
-static __always_inline bool hairpin_before(struct sl_slow_ctx *slow, struct sl_hairpin_ctx *ctx, __u64 owner, __u32 dir,
+static __always_inline bool hairpin_before(struct sl_full_ctx *full, struct sl_hairpin_ctx *ctx, __u64 owner, __u32 dir,
 					   __u64 now)
 {
 	__u32 reverse = dir == SL_TX ? SL_CT_POD_SNAT : SL_CT_HAIRPIN,
 	      forward = dir == SL_TX ? SL_CT_HAIRPIN : SL_CT_POD_SNAT;
 	struct sl_ct_entry *ct;
 
-	ctx->key = slow->inner.p.tuple;
+	ctx->key = full->inner.p.tuple;
 	ct = ct_lookup(&ctx->key, now);
 	if (!hairpin_is_reverse(ct, reverse, owner)) {
 		if (forward == SL_CT_POD_SNAT)
@@ -112,52 +110,52 @@ static __always_inline bool hairpin_before(struct sl_slow_ctx *slow, struct sl_h
 /*
  * An ICMP error: translates the packet inside, and the error's own far end where it is the same
  * address.
- * in: slow->outer  out: slow->inner, ctx->key, ctx->target, ctx->to
+ * in: full->outer  out: full->inner, ctx->key, ctx->target, ctx->to
  */
-static __always_inline int hairpin_icmp_error(struct __sk_buff *skb, struct sl_slow_ctx *slow,
+static __always_inline int hairpin_icmp_error(struct __sk_buff *skb, struct sl_full_ctx *full,
 					      struct sl_hairpin_ctx *ctx, __u32 dir)
 {
 	struct sl_endpoint *ep;
 
-	if (!slow_parse_inner(skb, slow, dir == SL_TX ? SL_TX : SL_RX) ||
-	    !addr_equal(slow->outer.p.tuple.local, slow->inner.p.tuple.local))
+	if (!parse_full_inner(skb, full, dir == SL_TX ? SL_TX : SL_RX) ||
+	    !addr_equal(full->outer.p.tuple.local, full->inner.p.tuple.local))
 		return SL_NEXT;
-	ep = endpoint_lookup(slow->inner.p.tuple.local);
-	if (!ep || !hairpin_before(slow, ctx, ep->owner, dir, clock_now()))
+	ep = endpoint_lookup(full->inner.p.tuple.local);
+	if (!ep || !hairpin_before(full, ctx, ep->owner, dir, clock_now()))
 		return SL_NEXT;
-	ip_pkt_reverse(&slow->outer, &ctx->to);
-	ip_pkt_reverse(&slow->inner, &ctx->to);
-	hairpin_far_end(&ctx->to, &slow->inner.p, &ctx->target);
-	return icmp_rewrite_error(skb, slow, opposite_dir(dir), &ctx->to) ? drop(skb, SL_DROP_REWRITE, skb->ifindex)
+	ip_pkt_reverse(&full->outer, &ctx->to);
+	ip_pkt_reverse(&full->inner, &ctx->to);
+	hairpin_far_end(&ctx->to, &full->inner.p, &ctx->target);
+	return icmp_rewrite_error(skb, full, opposite_dir(dir), &ctx->to) ? drop(skb, SL_DROP_REWRITE, skb->ifindex)
 									  : SL_NEXT;
 }
 
 /*
  * An ICMP error or a later fragment. A function of its own, for the stack it takes.
- * in: slow_scratch()->outer  out: hairpin_scratch()
+ * in: full_scratch()->outer  out: hairpin_scratch()
  */
 __noinline int sl_hpin_related(struct __sk_buff *skb, __u32 dir)
 {
-	struct sl_slow_ctx *slow = slow_scratch();
+	struct sl_full_ctx *full = full_scratch();
 	struct sl_hairpin_ctx *ctx = hairpin_scratch();
 
-	if (!slow || !ctx)
+	if (!full || !ctx)
 		return SL_NEXT;
-	return slow->outer.kind == SL_SLOW_ICMP_ERROR ? hairpin_icmp_error(skb, slow, ctx, dir)
-						      : hairpin_frag_next(skb, slow, ctx, dir);
+	return full->outer.kind == SL_FULL_ICMP_ERROR ? hairpin_icmp_error(skb, full, ctx, dir)
+						      : hairpin_frag_next(skb, full, ctx, dir);
 }
 
 /*
  * A packet that the fast parser cannot read, at a pod's device. dir: enum sl_dir. Inlined: the
  * frames of its callees would be too many.
  */
-static __always_inline int hairpin_slow(struct __sk_buff *skb, __u32 dir)
+static __always_inline int hairpin_full(struct __sk_buff *skb, __u32 dir)
 {
-	switch (sl_slow_parse(skb, ETH_HLEN, dir, 0)) {
-	case SL_SLOW_L4:
-		return hairpin_slow_l4(skb, dir);
-	case SL_SLOW_ICMP_ERROR:
-	case SL_SLOW_FRAG_NEXT:
+	switch (sl_parse_full(skb, ETH_HLEN, dir, 0)) {
+	case SL_FULL_TUPLE:
+		return hairpin_full_tuple(skb, dir);
+	case SL_FULL_ICMP_ERROR:
+	case SL_FULL_FRAG_NEXT:
 		return sl_hpin_related(skb, dir);
 	default:
 		return SL_NEXT;

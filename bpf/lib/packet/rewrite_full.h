@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
-#include "parse_slow.h"
+#include "parse_full.h"
 #include "rewrite.h"
 
 /*
- * Changes of a packet that the slow parser has read, wherever its headers are: by helpers throughout.
+ * Changes of a packet that the full parser has read, wherever its headers are: by helpers throughout.
  * Each function returns 0, or a negative error after which the packet must be dropped. rewrite.h
  * explains the checksums.
  */
@@ -17,11 +17,11 @@ static __always_inline bool l4_csum_covers_addr(const struct sl_ip_pkt *pkt)
 {
 	__u8 proto = pkt->p.tuple.proto;
 
-	return pkt->kind != SL_SLOW_FRAG_NEXT &&
+	return pkt->kind != SL_FULL_FRAG_NEXT &&
 	       (proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_ICMPV6);
 }
 
-static __always_inline int slow_rewrite_addr4(struct __sk_buff *skb, const struct sl_ip_pkt *pkt, bool source,
+static __always_inline int full_rewrite_addr4(struct __sk_buff *skb, const struct sl_ip_pkt *pkt, bool source,
 					      const __u8 *to)
 {
 	__u32 at = pkt->l3_off + (source ? offsetof(struct iphdr, saddr) : offsetof(struct iphdr, daddr));
@@ -38,7 +38,7 @@ static __always_inline int slow_rewrite_addr4(struct __sk_buff *skb, const struc
 	return (int)err;
 }
 
-static __always_inline int slow_rewrite_addr6(struct __sk_buff *skb, const struct sl_ip_pkt *pkt, bool source,
+static __always_inline int full_rewrite_addr6(struct __sk_buff *skb, const struct sl_ip_pkt *pkt, bool source,
 					      const __u8 *to)
 {
 	__u32 at = pkt->l3_off + (source ? offsetof(struct ipv6hdr, saddr) : offsetof(struct ipv6hdr, daddr));
@@ -56,12 +56,12 @@ static __always_inline int slow_rewrite_addr6(struct __sk_buff *skb, const struc
 }
 
 /* Replaces the local address: the source or the destination. */
-static __always_inline __must_check int slow_rewrite_addr(struct __sk_buff *skb, const struct sl_ip_pkt *pkt,
+static __always_inline __must_check int full_rewrite_addr(struct __sk_buff *skb, const struct sl_ip_pkt *pkt,
 							  bool source, const __u8 *to)
 {
 	if (addr_equal(pkt->p.tuple.local, to))
 		return 0;
-	return pkt->p.family == 4 ? slow_rewrite_addr4(skb, pkt, source, to) : slow_rewrite_addr6(skb, pkt, source, to);
+	return pkt->p.family == 4 ? full_rewrite_addr4(skb, pkt, source, to) : full_rewrite_addr6(skb, pkt, source, to);
 }
 
 /* Where a port of the packet is. An echo has one field, its identifier. */
@@ -72,7 +72,7 @@ static __always_inline __u32 port_off(const struct sl_pkt *p, bool source)
 	return p->l4_off + (source ? 0 : sizeof(__be16));
 }
 
-static __always_inline int slow_rewrite_port(struct __sk_buff *skb, const struct sl_pkt *p, bool source, __be16 old,
+static __always_inline int full_rewrite_port(struct __sk_buff *skb, const struct sl_pkt *p, bool source, __be16 old,
 					     __be16 new)
 {
 	long err;
@@ -89,21 +89,21 @@ static __always_inline int slow_rewrite_port(struct __sk_buff *skb, const struct
  * Replaces the packet's local end, as rewrite_packet() does, and its remote port if to has another
  * one.
  */
-static __always_inline __must_check int slow_rewrite(struct __sk_buff *skb, const struct sl_ip_pkt *pkt,
+static __always_inline __must_check int full_rewrite(struct __sk_buff *skb, const struct sl_ip_pkt *pkt,
 						     enum sl_dir dir, const struct sl_tuple *to)
 {
 	int err;
 
 	if (likely(pkt->from_fast_parser))
 		return rewrite_packet(skb, &pkt->p, dir, to, false) ?: rewrite_remote_port(skb, &pkt->p, dir, to);
-	err = slow_rewrite_addr(skb, pkt, dir == SL_TX, to->local);
+	err = full_rewrite_addr(skb, pkt, dir == SL_TX, to->local);
 	if (!err)
-		err = slow_rewrite_port(skb, &pkt->p, dir == SL_TX, pkt->p.tuple.local_port, to->local_port);
-	return err ? err : slow_rewrite_port(skb, &pkt->p, dir == SL_RX, pkt->p.tuple.remote_port, to->remote_port);
+		err = full_rewrite_port(skb, &pkt->p, dir == SL_TX, pkt->p.tuple.local_port, to->local_port);
+	return err ? err : full_rewrite_port(skb, &pkt->p, dir == SL_RX, pkt->p.tuple.remote_port, to->remote_port);
 }
 
 /* Takes one hop, as the stack would; the caller knows that more than one is left. */
-static __always_inline __must_check int slow_take_hop(struct __sk_buff *skb, const struct sl_ip_pkt *pkt)
+static __always_inline __must_check int full_take_hop(struct __sk_buff *skb, const struct sl_ip_pkt *pkt)
 {
 	__u8 ttl = pkt->p.ttl - 1;
 	int err;
