@@ -207,6 +207,7 @@ int sl_from_pod(struct __sk_buff *skb)
 	/* 1. parse: what is not IP is for the stack, if it is not IP for the stack either */
 	if (!p)
 		return SL_NEXT;
+	strip_priority_tag(skb);
 	parsed = parse_packet(skb, p, SL_TX);
 	if (from_netkit(skb) && unlikely(netkit_hides_protocol(skb)))
 		return drop(skb, SL_DROP_UNPARSABLE, skb->ifindex);

@@ -400,6 +400,7 @@ int sl_from_uplink(struct __sk_buff *skb)
 	/* 1. parse */
 	if (!p || unlikely(skb->pkt_type == PACKET_OTHERHOST))
 		return SL_NEXT;
+	strip_priority_tag(skb);
 	parsed = parse_packet(skb, p, SL_RX);
 	if (cfg_clients)
 		return from_client(skb, p, parsed, now);

@@ -27,6 +27,7 @@ static __always_inline int parent_judge(struct __sk_buff *skb, __u32 vlan)
 
 	if (!p)
 		return SL_NEXT;
+	strip_priority_tag(skb);
 	parsed = parse_packet(skb, p, SL_TX);
 	pod = parent_pod(skb, p, vlan);
 	if (!pod)

@@ -218,6 +218,7 @@ int sl_to_pod(struct __sk_buff *skb)
 	/* 1. parse */
 	if (!p)
 		return SL_NEXT;
+	strip_priority_tag(skb);
 	parsed = parse_packet(skb, p, SL_RX);
 	if (parsed == SL_PARSED_NONE)
 		return SL_NEXT;

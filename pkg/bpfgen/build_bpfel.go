@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "358c110ea4964336727b0b3293b510b9ad004da613cd69a33f6e77850b95e85d"
+const build = "0ab85bf9fc324f98c8ba80c80e3c0ee7991e6b87a8fadc556b1190c9f5bb8bbe"

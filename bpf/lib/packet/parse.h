@@ -288,22 +288,27 @@ static __always_inline enum sl_parsed parse_ip6(struct __sk_buff *skb, struct sl
 }
 
 /*
- * Fills p from an Ethernet frame. A frame with a VLAN tag, in the frame or
- * beside it, is not for Sluice: its addresses belong to another network. A tag of VLAN 0 is only a
- * priority. The stack takes such a frame for an untagged one (__netif_receive_skb_core), and so do
- * the programs.
+ * Takes off a tag of VLAN 0, which is only a priority: the stack takes such a frame for an untagged one
+ * (__netif_receive_skb_core), and so do the programs. A second one stays, and so does the first if the
+ * kernel fails: parse_packet() says SL_PARSED_PRIO_STACKED then.
+ */
+static __always_inline void strip_priority_tag(struct __sk_buff *skb)
+{
+	if (unlikely(skb->vlan_present) && !(skb->vlan_tci & 0x0fff))
+		bpf_skb_vlan_pop(skb);
+}
+
+/*
+ * Fills p from an Ethernet frame. A frame with a VLAN tag, in the frame or beside it, is not for Sluice:
+ * its addresses belong to another network.
  */
 static __always_inline enum sl_parsed parse_packet(struct __sk_buff *skb, struct sl_pkt *p, enum sl_dir dir)
 {
 	struct ethhdr *eth;
 
 	__builtin_memset(p, 0, sizeof(*p));
-	if (unlikely(skb->vlan_present)) {
-		if (skb->vlan_tci & 0x0fff || bpf_skb_vlan_pop(skb))
-			return SL_PARSED_NONE;
-		if (skb->vlan_present)
-			return skb->vlan_tci & 0x0fff ? SL_PARSED_NONE : SL_PARSED_PRIO_STACKED;
-	}
+	if (unlikely(skb->vlan_present))
+		return skb->vlan_tci & 0x0fff ? SL_PARSED_NONE : SL_PARSED_PRIO_STACKED;
 	if (unlikely(!pull(skb, ETH_HLEN)))
 		return SL_PARSED_NONE;
 	eth = (void *)(long)skb->data;

@@ -299,6 +299,7 @@ static __always_inline int podns_policy(struct __sk_buff *skb, enum sl_dir dir)
 	/* 1. parse */
 	if (!p)
 		return SL_NEXT;
+	strip_priority_tag(skb);
 	parsed = parse_packet(skb, p, dir);
 	reason = parse_refused(parsed);
 	if (!reason && dir == SL_TX)
