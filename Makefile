@@ -77,6 +77,11 @@ define need
 	for unit in $$(dpkg -L "$${missing[@]}" | sed -n 's,.*/systemd/system/\([^/@]*\.service\)$$,\1,p'); do systemctl --root=/ --quiet disable "$$unit"; done
 endef
 
+# build-programs builds the programs under test once for a recipe, and not once for each package.
+define build-programs
+[ -n "$${SLUICE_TEST_BIN:-}" ] || { programs=$$(mktemp -d -t sluice-bin-XXXXXX); trap 'rm -rf "$$programs"' EXIT; go run ./test/programs "$$programs"; export SLUICE_TEST_BIN="$$programs"; }
+endef
+
 define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
@@ -101,6 +106,7 @@ test: $(GOTESTSUM) ## run the tests: unit, packet, end to end, conformance; 8 mi
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
 	packages=$$({ go list $(LONGEST); comm -23 <(go list ./... | sort) <(go list $(INTEROP) | sort); } | awk '!seen[$$0]++'); \
+	$(build-programs); \
 	$(GOTESTSUM) --format standard-quiet -- -p=$(TEST_PARALLEL) $(GOTESTFLAGS) $$packages
 
 $(GOTESTSUM):
@@ -136,6 +142,7 @@ generate: ## compile the BPF programs, regenerate their Go bindings, the decoder
 test-interop: $(GOTESTSUM) ## run the tests with programs of other projects: upstream's plugins, runtimes, Kubernetes, a browser (root)
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
+	$(build-programs); \
 	$(GOTESTSUM) --format standard-quiet -- -p=$$(($$(nproc)+1)) $(GOTESTFLAGS) $(INTEROP)
 
 test-unit: ## run the tests that need no privileges
@@ -144,7 +151,7 @@ test-unit: ## run the tests that need no privileges
 test-privileged: ## run only the tests that need root and a kernel with BPF
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
-	go test $(GOTESTFLAGS) -run '^TestPrivileged' ./...
+	$(build-programs); go test $(GOTESTFLAGS) -run '^TestPrivileged' ./...
 
 test-volume: ## run the attacks on the connection table with a million connections each, an hour (root)
 	$(need-root)

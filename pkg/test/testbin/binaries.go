@@ -49,7 +49,7 @@ type Set struct {
 }
 
 // Build makes a Set, or takes the one that EnvDir names. extra are programs besides Programs.
-func Build(extra ...string) (_ *Set, err error) {
+func Build(extra ...string) (*Set, error) {
 	if dir := os.Getenv(EnvDir); dir != "" {
 		abs, err := filepath.Abs(dir)
 		return &Set{Dir: abs}, err
@@ -58,36 +58,33 @@ func Build(extra ...string) (_ *Set, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{Dir: dir, temporary: true}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.Close())
-		}
-	}()
-	if err := s.compile(extra); err != nil {
-		return nil, err
+	if err := BuildInto(dir, extra...); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return &Set{Dir: dir, temporary: true}, nil
+}
+
+// BuildInto makes a Set in a directory that exists. It builds the programs as the Makefile does: static and stripped.
+func BuildInto(dir string, extra ...string) error {
+	root, err := moduleRoot()
+	if err != nil {
+		return err
+	}
+	if err := build(root, dir, append(Programs(), extra...)); err != nil {
+		return err
 	}
 	for _, p := range install.Programs() {
 		for _, name := range p.Plugins {
 			if name == p.Name {
 				continue
 			}
-			if err := os.Link(s.Path(p.Name), s.Path(name)); err != nil {
-				return nil, err
+			if err := os.Link(filepath.Join(dir, p.Name), filepath.Join(dir, name)); err != nil {
+				return err
 			}
 		}
 	}
 	// Other users' processes must be able to run what is inside.
-	return s, os.Chmod(dir, 0o755)
-}
-
-// compile builds the programs as the Makefile does: static and stripped.
-func (s *Set) compile(extra []string) error {
-	root, err := moduleRoot()
-	if err != nil {
-		return err
-	}
-	return build(root, s.Dir, append(Programs(), extra...))
+	return os.Chmod(dir, 0o755)
 }
 
 // build builds programs of the module at root into dir.
