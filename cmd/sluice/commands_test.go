@@ -105,28 +105,3 @@ func TestEveryCommandIsTested(t *testing.T) {
 	}
 	visit(newRoot(&app{node: newFakeNode()}))
 }
-
-// The names that commands had before version 0.1 still work, and help does not show them.
-func TestOldNames(t *testing.T) {
-	help, _, _ := runTool(t, newFakeNode(), 0, "-h")
-	for old, name := range map[string]string{
-		"flows":                 "conntrack list",
-		"flows --proto tcp":     "conntrack list --proto tcp",
-		"flows flush":           "conntrack relearn",
-		"masquerade":            "nat pools",
-		"masquerade -o json":    "nat pools -o json",
-		"sweep":                 "cleanup",
-		"sweep --yes":           "cleanup --yes",
-		"sync":                  "resync",
-		"bundle /dev/null/file": "sysdump /dev/null/file",
-	} {
-		got, gotErr, gotStatus := runTool(t, newFakeNode(), 80, strings.Fields(old)...)
-		want, wantErr, wantStatus := runTool(t, newFakeNode(), 80, strings.Fields(name)...)
-		if got != want || gotErr != wantErr || gotStatus != wantStatus {
-			t.Errorf("sluice %s: %d, %q, %q; sluice %s: %d, %q, %q", old, gotStatus, got, gotErr, name, wantStatus, want, wantErr)
-		}
-		if word := strings.Fields(old)[0]; strings.Contains(help, "\n  "+word+" ") {
-			t.Errorf("help shows the old name %s", word)
-		}
-	}
-}

@@ -75,24 +75,7 @@ unload change anything.`,
 		newInstall(a), newStatus(a), newHostPorts(a), newConntrack(a), newEndpoints(a), newBandwidth(a), newFirewall(a), newDeny(a),
 		newMonitor(a), newObserve(a), newTop(a), newTrace(a), newDrops(a), newMetrics(a), newUI(a), newNAT(a), newIPAM(a),
 		newDoctor(a), newCleanup(a), newSysdump(a), newResync(a), newUnload(a), newAgent(), newVersion(a))
-	root.AddCommand(oldNames(a)...)
 	return root
-}
-
-// oldNames are the commands under the names that they had before version 0.1, hidden from help, for scripts that know those.
-func oldNames(a *app) []*cobra.Command {
-	flows := renamed("flows", newConntrackList(a))
-	flows.AddCommand(renamed("flush", newConntrackRelearn(a)))
-	return []*cobra.Command{
-		flows, renamed("masquerade", newNATPools(a)), renamed("sweep", newCleanup(a)), renamed("bundle", newSysdump(a)), renamed("sync", newResync(a)),
-	}
-}
-
-// renamed gives c another name and hides it from help and completion.
-func renamed(name string, c *cobra.Command) *cobra.Command {
-	c.Use = name + strings.TrimPrefix(c.Use, c.Name())
-	c.Hidden = true
-	return c
 }
 
 // noArgs refuses arguments with a sentence that helps.
@@ -106,7 +89,7 @@ func noArgs(c *cobra.Command, args []string) error {
 	return fmt.Errorf("%s takes no arguments: %s", c.CommandPath(), strings.Join(args, " "))
 }
 
-// doing says what a command does while it prints nothing, for those that can take longer than a second. Old names are not in it.
+// doing says what a command does while it prints nothing, for those that can take longer than a second.
 var doing = map[string]string{
 	"cleanup":           "looking for what deleted pods left",
 	"conntrack list":    "reading the connections",
