@@ -140,7 +140,7 @@ func (c *common) prepare(ctx context.Context) error {
 			s.Name, s.NodeConfig = name, `{"backend": "nftables"}`
 		case name == subject.SluiceDirect:
 			s, err = c.sluice(ctx)
-			s.Name, s.NodeConfig = name, `{"fastPath": "direct"}`
+			s.Name, s.NodeConfig = name, `{"fastPath": "immediate"}`
 		case name == subject.SluiceNetkit:
 			s, err = c.sluice(ctx)
 			s.Name, s.BridgeKeys = name, map[string]any{"deviceKind": "netkit"}

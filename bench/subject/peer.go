@@ -32,7 +32,7 @@ const (
 	SluiceAgain = "sluice-again"
 	// SluiceNftables is Sluice's nftables backend.
 	SluiceNftables = "sluice-nftables"
-	// SluiceDirect is Sluice with fastPath "direct".
+	// SluiceDirect is Sluice with fastPath "immediate".
 	SluiceDirect = "sluice-direct"
 	// SluiceObserved is Sluice with an observer of everything.
 	SluiceObserved = "sluice-observed"

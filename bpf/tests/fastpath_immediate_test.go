@@ -13,7 +13,7 @@ import (
 
 const fastDirect = uint32(bpfgen.TypesSlFastPathSL_FAST_DIRECT)
 
-// With fastPath "direct" no packet of a hostPort's flow goes by the stack, from the first to the last.
+// With fastPath "immediate" no packet of a hostPort's flow goes by the stack, from the first to the last.
 func TestPrivilegedFastPathImmediate(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_fast_path": fastDirect})
 	hostPortCases(t, fx, func(w *walk, family, proto int) {

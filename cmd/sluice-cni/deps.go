@@ -38,9 +38,6 @@ func newLog() *log.Logger {
 	return conf.NewLog()
 }
 
-// warnOnce lets one of a call's dependencies report former names in the node's configuration.
-var warnOnce sync.Once //nolint:gochecknoglobals // as nodeConfig
-
 // options are the loader's, from the node's configuration. A mistake in that
 // file has CNI code 7 and names the key.
 func options(a *cniskel.Args) (loader.Options, error) {
@@ -52,7 +49,6 @@ func options(a *cniskel.Args) (loader.Options, error) {
 	case err != nil:
 		return loader.Options{}, cnierr.Wrap(cnierr.CodeIO, err, "read the node configuration")
 	}
-	warnOnce.Do(func() { conf.Warn(a.Log) })
 	own := *conf // openForced changes it
 	return loader.Options{Config: &own, Log: a.Log}, nil
 }

@@ -28,7 +28,7 @@ func set(c *Config, key string, raw json.RawMessage) (bool, error) {
 	case "bandwidthBackend":
 		return true, oneOf(raw, &c.Bandwidth, BandwidthAuto, BandwidthEDT, BandwidthTBF)
 	case "fastPath":
-		return true, setFastPath(c, raw)
+		return true, oneOf(raw, &c.FastPath, FastPathEstablished, FastPathImmediate, FastPathOff)
 	case "relearnSeconds":
 		return true, setRelearn(c, raw)
 	case "attach":
@@ -83,18 +83,6 @@ func oneOf[T ~string](raw json.RawMessage, into *T, allowed ...T) error {
 	}
 	*into = v
 	return nil
-}
-
-// setFastPath also takes the former names of the modes.
-func setFastPath(c *Config, raw json.RawMessage) error {
-	former := map[FastPath]FastPath{"learned": FastPathEstablished, "direct": FastPathImmediate}
-	var v FastPath
-	if decode(raw, &v) == nil && former[v] != "" {
-		c.FastPath = former[v]
-		c.Renamed = append(c.Renamed, Renamed{Key: "fastPath", Old: string(v), New: string(c.FastPath)})
-		return nil
-	}
-	return oneOf(raw, &c.FastPath, FastPathEstablished, FastPathImmediate, FastPathOff)
 }
 
 // maxRelearn is the idle time of an established TCP connection: no entry lives longer without a packet.
@@ -222,48 +210,19 @@ func setNonMasquerade(c *Config, raw json.RawMessage) error {
 const maxMapEntries = 1 << 23
 
 func setMapSizes(c *Config, raw json.RawMessage) error {
-	var m struct {
-		MapSizes
-		Flows    *uint32 `json:"flows"`
-		FlowsNew *uint32 `json:"flowsNew"`
-	}
+	var m MapSizes
 	if err := decode(raw, &m); err != nil {
 		return err
-	}
-	for _, f := range []struct {
-		former, current string
-		given           *uint32
-		into            *uint32
-	}{{"flows", "conntrack", m.Flows, &m.Conntrack}, {"flowsNew", "conntrackUnassured", m.FlowsNew, &m.ConntrackUnassured}} {
-		if f.given == nil {
-			continue
-		}
-		if *f.into != 0 {
-			return both(f.former, f.current)
-		}
-		if err := checkSize(f.former, *f.given); err != nil {
-			return err
-		}
-		*f.into = *f.given
-		c.Renamed = append(c.Renamed, Renamed{Key: "mapSizes." + f.former, Old: f.former, New: f.current})
 	}
 	for _, s := range []struct {
 		key string
 		n   uint32
 	}{{"conntrack", m.Conntrack}, {"conntrackUnassured", m.ConntrackUnassured}, {"endpoints", m.Endpoints}, {"hostPorts", m.HostPorts}} {
-		if err := checkSize(s.key, s.n); err != nil {
-			return err
+		if s.n != 0 && (s.n < 64 || s.n > maxMapEntries) { // 0 is the loader's default
+			return fmt.Errorf("%s: want 64 to %d", s.key, maxMapEntries)
 		}
 	}
-	c.MapSizes = m.MapSizes
-	return nil
-}
-
-// checkSize refuses a size that is none; 0 is the loader's default.
-func checkSize(key string, n uint32) error {
-	if n != 0 && (n < 64 || n > maxMapEntries) {
-		return fmt.Errorf("%s: want 64 to %d", key, maxMapEntries)
-	}
+	c.MapSizes = m
 	return nil
 }
 

@@ -154,7 +154,6 @@ type Config struct {
 	CgroupRoot                  string // cgroup v2 directory whose sockets reach hostPorts, or CgroupAuto, or CgroupOff
 	Attach                      Attach
 	Log                         Log
-	Renamed                     []Renamed // former names that the file has
 }
 
 // Error names the key and the value that cannot be used. Plugins report it with CNI error code 7.
@@ -215,15 +214,7 @@ func Parse(raw []byte) (*Config, error) {
 	}
 	sort.Strings(names) // the same file always reports the same mistake
 	for _, k := range names {
-		key := k
-		if current, former := currentKey(k); former {
-			if _, twice := keys[current]; twice {
-				return nil, &Error{File: "node configuration", Key: k, Value: string(keys[k]), Why: both(k, current).Error()}
-			}
-			c.Renamed = append(c.Renamed, Renamed{Key: k, Old: k, New: current})
-			key = current
-		}
-		known, err := set(c, key, keys[k])
+		known, err := set(c, k, keys[k])
 		if !known {
 			return nil, &Error{File: "node configuration", Key: "key", Value: fmt.Sprintf("%q", k), Why: "unknown key"}
 		}

@@ -32,24 +32,10 @@ func TestParse(t *testing.T) {
 		{"fast path", `{"fastPath": "off"}`, with(func(c *Config) { c.FastPath = FastPathOff })},
 		{"established", `{"fastPath": "established"}`, Default()},
 		{"immediate", `{"fastPath": "immediate"}`, with(func(c *Config) { c.FastPath = FastPathImmediate })},
-		{"learned", `{"fastPath": "learned"}`, with(func(c *Config) { c.Renamed = []Renamed{{"fastPath", "learned", "established"}} })},
-		{"direct", `{"fastPath": "direct"}`, with(func(c *Config) {
-			c.FastPath, c.Renamed = FastPathImmediate, []Renamed{{"fastPath", "direct", "immediate"}}
-		})},
 		{"relearn", `{"relearnSeconds": 60}`, with(func(c *Config) { c.Relearn = 60 })},
 		{"never relearn", `{"relearnSeconds": 0}`, with(func(c *Config) { c.Relearn = 0 })},
 		{"relearn once a day", `{"relearnSeconds": 86400}`, with(func(c *Config) { c.Relearn = 86400 })},
 		{"variant", `{"iptablesVariant": "legacy"}`, with(func(c *Config) { c.IPTables = VariantLegacy })},
-		{"former variant", `{"iptables": "legacy"}`, with(func(c *Config) {
-			c.IPTables, c.Renamed = VariantLegacy, []Renamed{{"iptables", "iptables", "iptablesVariant"}}
-		})},
-		{"former mark", `{"admitMark": "0x20"}`, with(func(c *Config) {
-			c.AdmitMark, c.Renamed = 0x20, []Renamed{{"admitMark", "admitMark", "firewallMark"}}
-		})},
-		{"former sizes", `{"mapSizes": {"flows": 1024, "flowsNew": 64}}`, with(func(c *Config) {
-			c.MapSizes = MapSizes{Conntrack: 1024, ConntrackUnassured: 64}
-			c.Renamed = []Renamed{{"mapSizes.flows", "flows", "conntrack"}, {"mapSizes.flowsNew", "flowsNew", "conntrackUnassured"}}
-		})},
 		{"anti-spoof", `{"antiSpoof": false}`, with(func(c *Config) { c.AntiSpoof = false })},
 		{"mark as string", `{"firewallMark": "0x20"}`, with(func(c *Config) { c.AdmitMark = 0x20 })},
 		{"mark as number", `{"firewallMark": 32}`, with(func(c *Config) { c.AdmitMark = 32 })},
@@ -108,8 +94,8 @@ func TestParseRefuses(t *testing.T) {
 		{`{"relearnSeconds": 0.5}`, "relearnSeconds", "0.5"},
 		{`{"relearnSeconds": "5s"}`, "relearnSeconds", "5s"},
 		{`{"antiSpoof": "yes"}`, "antiSpoof", "yes"},
-		{`{"admitMark": "lots"}`, "admitMark", "lots"},
-		{`{"admitMark": 4294967296}`, "admitMark", "4294967296"},
+		{`{"firewallMark": "lots"}`, "firewallMark", "lots"},
+		{`{"firewallMark": 4294967296}`, "firewallMark", "4294967296"},
 		{`{"snatPorts": "0-5"}`, "snatPorts", "0-5"},
 		{`{"snatPorts": "9-5"}`, "snatPorts", "9-5"},
 		{`{"snatPorts": "70000"}`, "snatPorts", "70000"},
@@ -120,12 +106,7 @@ func TestParseRefuses(t *testing.T) {
 		{`{"nonMasqueradeCIDRs": ["10.0.0.0"]}`, "nonMasqueradeCIDRs", "10.0.0.0"},
 		{`{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}`, "nonMasqueradeCIDRs", "10.0.0.0/8"},
 		{`{"nonMasqueradeCIDRs": ["::ffff:10.0.0.0/104"]}`, "nonMasqueradeCIDRs", "IPv4 notation"},
-		{`{"admitMark": 1, "firewallMark": 1}`, "admitMark", `"firewallMark"`},
-		{`{"iptables": "nft", "iptablesVariant": "nft"}`, "iptables", `"iptablesVariant"`},
-		{`{"mapSizes": {"flows": 64, "conntrack": 64}}`, "mapSizes", `"flows" is the former name of "conntrack"`},
-		{`{"mapSizes": {"flowsNew": 64, "conntrackUnassured": 64}}`, "mapSizes", `"flowsNew" is the former name of "conntrackUnassured"`},
 		{`{"mapSizes": {"conntrack": 3}}`, "mapSizes", "conntrack"},
-		{`{"firewallMark": "lots"}`, "firewallMark", "lots"},
 		{`{"mapSizes": {"flow": 64}}`, "mapSizes", "flow"},
 		{`{"allowedSourcesPerAttachment": 0}`, "allowedSourcesPerAttachment", "want 1 to"},
 		{`{"hostPortConflicts": "deny"}`, "hostPortConflicts", "want one of [allow warn refuse]"},
@@ -134,8 +115,8 @@ func TestParseRefuses(t *testing.T) {
 		{`{"hostPortsPerAttachment": -1}`, "hostPortsPerAttachment", "want 1 to"},
 		{`{"hostPortsPerAttachment": 10000000}`, "hostPortsPerAttachment", "want 1 to"},
 		{`{"hostPortsPerAttachment": "all"}`, "hostPortsPerAttachment", "want int"},
-		{`{"mapSizes": {"flows": 3}}`, "mapSizes", "flows"},
-		{`{"mapSizes": {"flows": 4000000000}}`, "mapSizes", "flows"},
+		{`{"mapSizes": {"conntrack": 3}}`, "mapSizes", "conntrack"},
+		{`{"mapSizes": {"conntrack": 4000000000}}`, "mapSizes", "conntrack"},
 		{`{"bpffs": "bpf"}`, "bpffs", "absolute"},
 		{`{"cgroupRoot": "unified"}`, "cgroupRoot", "absolute"},
 		{`{"attach": "xdp"}`, "attach", "xdp"},
@@ -194,7 +175,7 @@ func TestWithNonMasquerade(t *testing.T) {
 		{"", nil, "{}\n"},
 		{`{"nonMasqueradeCIDRs":["192.0.2.0/24"],"backend":"auto"}`, nil, "{\n  \"backend\": \"auto\"\n}\n"},
 		{`{"relearnSeconds": 7, "nonMasqueradeCIDRs": [], "attach":"tcx"}`, one, "{\n  \"relearnSeconds\": 7,\n  \"nonMasqueradeCIDRs\": [\n    \"10.0.0.0/8\"\n  ],\n  \"attach\": \"tcx\"\n}\n"},
-		{`{"admitMark": "0x20"}`, one, "{\n  \"admitMark\": \"0x20\",\n  \"nonMasqueradeCIDRs\": [\n    \"10.0.0.0/8\"\n  ]\n}\n"},
+		{`{"firewallMark": "0x20"}`, one, "{\n  \"firewallMark\": \"0x20\",\n  \"nonMasqueradeCIDRs\": [\n    \"10.0.0.0/8\"\n  ]\n}\n"},
 	} {
 		got, err := WithNonMasquerade([]byte(tt.in), tt.cidrs)
 		if err != nil || string(got) != tt.want {

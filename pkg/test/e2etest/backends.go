@@ -12,8 +12,8 @@ type Backend struct {
 func NetfilterBackends() []Backend {
 	return []Backend{
 		{"nftables", `{"backend":"nftables"}`},
-		{"iptables-nft", `{"backend":"iptables","iptables":"nft"}`},
-		{"iptables-legacy", `{"backend":"iptables","iptables":"legacy"}`},
+		{"iptables-nft", `{"backend":"iptables","iptablesVariant":"nft"}`},
+		{"iptables-legacy", `{"backend":"iptables","iptablesVariant":"legacy"}`},
 	}
 }
 

@@ -85,7 +85,7 @@ func TestPrivilegedFastPathOff(t *testing.T) {
 func TestPrivilegedFastPathDirect(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)
-	w.Configure(`{"fastPath": "direct"}`)
+	w.Configure(`{"fastPath": "immediate"}`)
 	e2etest.RunScript(t, w, "nft 'add table inet mine; add chain inet mine gate { type filter hook forward priority 0; policy drop; }'")
 	rt := w.Runtime(e2etest.Net0())
 	web := w.AddPod(rt, "web", e2etest.TCP(8080, 80), e2etest.UDP(8080, 80))

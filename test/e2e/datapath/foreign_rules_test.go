@@ -44,7 +44,7 @@ func TestPrivilegedVIPOnDummyDevice(t *testing.T) {
 func TestPrivilegedHairpinIsForwarded(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)
-	w.Configure(`{"admitMark": "0x1000"}`)
+	w.Configure(`{"firewallMark": "0x1000"}`)
 	open, closed := e2etest.Net0(), e2etest.Net1()
 	closed.Plugins = []string{"portmap"} // no firewall plugin admits its pods
 	web := w.AddPod(w.Runtime(open), "web", e2etest.TCP(8080, 80), e2etest.UDP(8080, 80))

@@ -59,7 +59,7 @@ func behindRouter(t testing.TB, w *e2etest.World) farPlace {
 }
 
 // fastPaths are the modes that a test of the datapath runs in.
-var fastPaths = []string{"learned", "off"}
+var fastPaths = []string{"established", "off"}
 
 // Path MTU discovery works through a hostPort and through masquerade: what the pod
 // sends does not fit a hop behind the node, and the router's word for it finds the pod.

@@ -53,7 +53,7 @@ func TestPrivilegedRunningConnections(t *testing.T) {
 			e2etest.MustRun(t, w.Node, e2etest.Programs.Path("sluice")+" resync")
 			goOn("sync")
 			// The node's settings are constants of the programs.
-			w.Configure(`{"admitMark": "0x4000"}`)
+			w.Configure(`{"firewallMark": "0x4000"}`)
 			w.AddPod(rt, "third")
 			goOn("new programs")
 			// Connection tracking has not seen what took the fast path, but is liberal.

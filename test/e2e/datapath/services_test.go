@@ -209,7 +209,7 @@ func TestPrivilegedFirewallAdmitsThroughDropPolicy(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)
 	rules := "table inet admin {\nchain forward {\ntype filter hook forward priority 0; policy drop;\nmeta mark & 0x1000 == 0x1000 accept\n}\n}\n"
-	w.Configure(`{"admitMark": "0x1000"}`)
+	w.Configure(`{"firewallMark": "0x1000"}`)
 	p := w.AddPod(w.Runtime(e2etest.Net0()), "app")
 	e2etest.LoadNFT(t, w.Node, rules)
 	e2etest.Serve(t, w.Client(), "client", ":9000")

@@ -162,7 +162,7 @@ func TestPrivilegedBadNodeConfig(t *testing.T) {
 		{"unknown fast path mode", `{"fastPath": "warp"}`, 7, []string{"fastPath", "warp"}},
 		{"a bad CIDR", `{"nonMasqueradeCIDRs": ["10.0.0.0/64"]}`, 7, []string{"nonMasqueradeCIDRs", "10.0.0.0/64"}},
 		{"a bad port range", `{"snatPorts": "70000-80000"}`, 7, []string{"snatPorts", "70000-80000"}},
-		{"an absurd map size", `{"mapSizes": {"flows": -5}}`, 7, []string{"flows", "-5"}},
+		{"an absurd map size", `{"mapSizes": {"conntrack": -5}}`, 7, []string{"conntrack", "-5"}},
 		{"not JSON", `backend: auto`, 7, []string{"/etc/sluice/config.json"}},
 	}
 	w := e2etest.NewWorld(t)

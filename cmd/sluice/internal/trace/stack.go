@@ -204,7 +204,7 @@ func (w *walk) netfilter(hook uint32, name string) bool {
 		switch {
 		case c.Drops && c.Use == 0:
 			w.drop("netfilter", "the chain "+chain, "", "netfilter-policy", "its policy is drop, and it has no rule that accepts",
-				"accept the pods' traffic there, or set admitMark and let a rule accept it: docs/troubleshooting.md, forward-policy")
+				"accept the pods' traffic there, or set firewallMark and let a rule accept it: docs/troubleshooting.md, forward-policy")
 			return true
 		case c.Drops:
 			w.unknown("netfilter", chain, "a rule of "+chain+" accepts it", "policy drop, %d rules that are not rehearsed", c.Use)
