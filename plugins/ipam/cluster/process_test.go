@@ -39,8 +39,8 @@ func programs(t testing.TB) string {
 	return programsOf(t, source)
 }
 
-// formerCommit is the last one whose nodes have version 1 of their file, and look at a pool before each claim.
-const formerCommit = "946a08bf0455c98b28b87eeab3bf42752da32601" // cmd/sluice/internal/metrics, verbtimes: sort names plainly
+// formerCommit is an older build with the same format of the node's file.
+const formerCommit = "8638e593c8292c6fa284c50a84deb70224d1b576" // bpf: keep pods from the ports of VXLAN devices
 
 // formerPrograms builds the programs of formerCommit. A clone without history cannot: it has "make test-ipam" fail, and gives the
 // short test those of this build.

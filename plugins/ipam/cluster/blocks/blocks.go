@@ -35,9 +35,8 @@ type State struct {
 	// FreeList are the offsets that are claimed, not in use and not kept for an owner, ascending. Save fills it in for what
 	// does not read the uses of all attachments.
 	FreeList []uint64 `json:"free,omitempty"`
-	// Used is who has which offset. It stands in the files of the attachments; only version 1 has it here. After OpenFor
-	// it has the uses of one attachment.
-	Used map[uint64]Use `json:"used,omitempty"`
+	// Used is who has which offset. It stands in the files of the attachments. After OpenFor it has the uses of one attachment.
+	Used map[uint64]Use `json:"-"`
 	Owed []Owed         `json:"owed,omitempty"` // releases that wait for the store
 	Gone []string       `json:"gone,omitempty"` // attachments released last, by a hash
 	Last uint64         `json:"last"`

@@ -90,7 +90,7 @@ func TestBrokenFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := Path(dir, "etcd", "p")
-	for _, text := range []string{"{", `{"version":9,"pool":"p"}`, `{"version":2,"pool":"p","used":{"3":{"id":"c"}}}`, `{"version":2,"pool":"p","free":[3]}`} {
+	for _, text := range []string{"{", `{"version":9,"pool":"p"}`, `{"version":2,"pool":"p","free":[3]}`} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

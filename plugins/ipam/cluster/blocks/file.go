@@ -16,12 +16,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/filelock"
 )
 
-// version is 2 since the uses are in files of their own. A build that knows only 1 refuses the file: it would take every
-// address for unused.
-const (
-	version    = 2
-	versionOne = 1
-)
+// version is that of the file. A build refuses a file of a version that it does not know: it could take an address for unused.
+const version = 2
 
 // File is the locked file of one pool.
 type File struct {
@@ -90,9 +86,7 @@ func open(ctx context.Context, dir, place, poolName string) (*File, error) {
 	if f.Pool == "" {
 		f.Pool, f.Place = poolName, place
 	}
-	if f.Used == nil {
-		f.Used = map[uint64]Use{}
-	}
+	f.Used = map[uint64]Use{}
 	return f, nil
 }
 
@@ -109,17 +103,10 @@ func (f *File) read() error {
 	if err := json.Unmarshal(text, &f.State); err != nil {
 		return fmt.Errorf("%s: %w; if no pod of this node has an address of the pool, remove the file", f.path, err)
 	}
-	switch f.Version {
-	case version:
-		f.partial = true
-		if len(f.Used) > 0 {
-			return fmt.Errorf("%s: version %d has no uses here", f.path, version)
-		}
-	case versionOne:
-		f.FreeList = nil
-	default:
+	if f.Version != version {
 		return fmt.Errorf("%s: version %d is not known", f.path, f.Version)
 	}
+	f.partial = true
 	if err := f.check(); err != nil {
 		return fmt.Errorf("%s: %w", f.path, err)
 	}
@@ -139,11 +126,6 @@ func (f *File) save(durable bool) error {
 	if err != nil {
 		return err
 	}
-	if f.Version == versionOne { // the uses may stand in two places, never in none
-		if err := f.writeUses(want); err != nil {
-			return err
-		}
-	}
 	if err := f.removeUses(want, true); err != nil {
 		return err
 	}
@@ -159,9 +141,7 @@ func (f *File) save(durable bool) error {
 // writePool writes the file of the pool.
 func (f *File) writePool(durable bool) error {
 	f.FreeList, f.Version = f.Unused(), version
-	pooled := f.State
-	pooled.Used = nil
-	text, err := json.Marshal(&pooled)
+	text, err := json.Marshal(&f.State)
 	if err != nil {
 		return err
 	}

@@ -77,7 +77,7 @@ func (f *File) loadUse(name string) error {
 		return fmt.Errorf("%s: %w; if the container is gone, remove the file", path, err)
 	}
 	f.written[name] = text
-	if a.Boot != f.Boot || f.Version == versionOne { // an upgrade of the file was killed, and an older build may have run since
+	if a.Boot != f.Boot {
 		return nil
 	}
 	for _, row := range a.Uses {

@@ -143,47 +143,6 @@ func TestKilledSave(t *testing.T) {
 	}
 }
 
-// The file of an older build is read, and written in the new form. Killed in between, it is the old one still.
-func TestVersionOne(t *testing.T) {
-	t.Parallel()
-	const old = `{"version":1,"pool":"p","node":"n","machine":"m","boot":"boot","claims":[{"id":"x","runs":[[0,9]]}],"used":{"3":{"id":"a","ifname":"eth0","network":"n","range":0}},"last":3}`
-	for _, id := range []string{"", "a", "other"} {
-		dir := t.TempDir()
-		if err := os.MkdirAll(filepath.Join(dir, "kubernetes", "p.used"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		path := Path(dir, "kubernetes", "p")
-		if err := os.WriteFile(path, []byte(old), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		// An upgrade was killed, and then the older build released this attachment.
-		gone := filepath.Join(dir, "kubernetes", "p.used", useName("gone", "eth0"))
-		if err := os.WriteFile(gone, []byte(`{"boot":"boot","uses":[{"offset":4,"id":"gone","ifname":"eth0","network":"n","range":0}]}`), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		f := file(t, dir, id)
-		if len(f.Used) != 1 || f.Used[3].ContainerID != "a" || len(f.Unused()) != 9 {
-			t.Errorf("used %v, unused %v", f.Used, f.Unused())
-		}
-		if err := f.Save(); err != nil {
-			t.Fatal(err)
-		}
-		f.Close()
-		text, err := os.ReadFile(path)
-		if err != nil || strings.Contains(string(text), `"used"`) || !strings.Contains(string(text), `"version":2`) {
-			t.Errorf("%s %v", text, err)
-		}
-		f = file(t, dir, "")
-		if len(f.Used) != 1 || f.Used[3].ContainerID != "a" || len(f.Unused()) != 9 {
-			t.Errorf("written: used %v, unused %v", f.Used, f.Unused())
-		}
-		f.Close()
-		if _, err := os.Stat(gone); err == nil {
-			t.Error("the file of the released attachment is there")
-		}
-	}
-}
-
 // Uses of an earlier boot do not count, and go away with the next change of the store program.
 func TestUsesOfEarlierBoot(t *testing.T) {
 	t.Parallel()
