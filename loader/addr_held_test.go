@@ -6,14 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/sluice-cni/sluice/loader/internal/pintree"
 )
 
 // addrsOfPods are the addresses that a test gives to two pods, by family.
@@ -157,17 +153,5 @@ func TestPrivilegedAddressParallel(t *testing.T) {
 			}
 			e.ok(e.open().CheckEndpoint(e.ctx, eps[winner], FeatureMasquerade))
 		})
-	}
-}
-
-// The waiting list of an earlier build goes with the next load.
-func TestPrivilegedAddressListOfEarlierBuild(t *testing.T) {
-	e := newEnv(t)
-	d := e.open()
-	e.ok(os.WriteFile(d.tree.Paths.Displaced, []byte("[{"), 0o600))
-	e.o.Config.AntiSpoof = !e.o.Config.AntiSpoof
-	d = e.open()
-	if pintree.Exists(d.tree.Paths.Displaced) || strings.Contains(strings.Join(pathsBelow(e.o.RunDir), " "), "displaced") {
-		t.Errorf("left: %v", pathsBelow(e.o.RunDir))
 	}
 }

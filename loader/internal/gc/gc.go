@@ -110,7 +110,7 @@ func removeIfDead(p pintree.Paths) error {
 // removeTree removes the pins of one namespace, programs first: without them no process takes the tree for a datapath.
 func removeTree(p pintree.Paths) error {
 	errs := []error{os.RemoveAll(p.Progs()), os.RemoveAll(p.Dir)}
-	for _, file := range []string{p.State, p.Reserved, p.Look, p.Waiting, p.FQ, p.Displaced, p.Lock} {
+	for _, file := range []string{p.State, p.Reserved, p.Look, p.Waiting, p.FQ, p.Lock} {
 		errs = append(errs, pintree.RemoveIfThere(file))
 	}
 	return errors.Join(errs...)

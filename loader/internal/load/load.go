@@ -78,5 +78,5 @@ func (l Load) fillAtLoad(noMasq []netip.Prefix) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(pintree.RemoveStaleList(l.Paths.Waiting, ports.Len), pintree.RemoveIfThere(l.Paths.Displaced))
+	return pintree.RemoveStaleList(l.Paths.Waiting, ports.Len)
 }

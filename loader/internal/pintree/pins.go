@@ -29,8 +29,6 @@ type Paths struct {
 	Look     string // what the last look at the node has left for the next one
 	Waiting  string // published ports that others have taken over
 	FQ       string // whether the kernel has sch_fq, as it said last
-
-	Displaced string // of an earlier build: addresses that others had taken over
 }
 
 const (
@@ -52,8 +50,6 @@ func NewPaths(runDir string, b BPFFS, ns string) Paths {
 		Look:     filepath.Join(runDir, "datapath-"+ns+".look"),
 		Waiting:  filepath.Join(runDir, "datapath-"+ns+".waiting"),
 		FQ:       filepath.Join(runDir, "datapath-"+ns+".fq"),
-
-		Displaced: filepath.Join(runDir, "datapath-"+ns+".displaced"),
 	}
 }
 
