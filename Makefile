@@ -86,7 +86,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help demo build test lint verify generate test-interop test-unit test-privileged test-volume parity runtimes hubble hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-report bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose check-bpf-headers clean reference-suites test-ipam
+.PHONY: help demo build test lint verify generate test-interop test-unit test-privileged test-volume parity runtimes hubble hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-report bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose check-bpf-headers clean test-ipam
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-24s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -196,8 +196,6 @@ upstream-suites: ## run upstream's own test suites against Sluice, here and unde
 	go run ./test/upstream -suites bandwidth,dhcp,firewall,host-local,loopback,portmap,ptp,static,tap
 	$(call need,$(KERNEL_NEEDS))
 	go run ./test/upstream -kernel 6.12 -suites bridge,dummy,firewall,host-device,ipvlan,macvlan,sbr,tuning,vlan,vrf
-
-reference-suites: upstream-suites # its name before
 
 .PHONY: chart chart-check chart-generate
 

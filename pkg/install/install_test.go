@@ -220,7 +220,7 @@ func TestInstallNameByName(t *testing.T) {
 	wantStarters(t, dir, dir, "ptp", "bridge", "host-local", "closed", "linked")
 }
 
-// Earlier versions made all names hard links to one file. Installing over them gives each a file of its own.
+// Names that are hard links to one file get a file of their own each.
 func TestInstallOverHardLinks(t *testing.T) {
 	t.Parallel()
 	self, dir := program(t, t.TempDir(), "new"), t.TempDir()
