@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -20,7 +21,6 @@ import (
 
 // sources of what is in packages and archives besides programs.
 const (
-	manPages     = "docs/man"
 	packageFiles = "deploy/packages"
 	unitFiles    = "deploy/systemd"
 	udevRules    = "deploy/udev/80-sluice.rules"
@@ -32,7 +32,7 @@ var pages = []string{"README.md", "CHANGELOG.md", "SECURITY.md"}
 // shells are the shells that the tool completes its command line for.
 var shells = []string{"bash", "zsh", "fish"}
 
-// completed are the programs with completion.
+// completed are the programs with completion and man pages.
 var completed = []string{"sluice", "sluice-agent"}
 
 // completion returns what "completion" of a program prints for a shell. The program runs on this machine, so it is built for it.
@@ -46,14 +46,18 @@ func (r *release) completion(program, shell string) ([]byte, error) {
 	return output(exec.Command(file, "completion", shell))
 }
 
-// manual returns the man pages with version and date, by their file names.
+// manual returns the man pages with version and date, by their file names. Tests of the programs write them (pkg/test/mantest).
 func (r *release) manual() (map[string][]byte, error) {
-	files, err := filepath.Glob(manPages + "/*.[1-8]")
+	dir := filepath.Join(r.work, "man")
+	if err := writeManual(dir); err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(dir + "/*.8")
 	if err != nil {
 		return nil, err
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("no page in %s", manPages)
+		return nil, errors.New("TestManPages in cmd wrote no man page")
 	}
 	out := map[string][]byte{}
 	for _, file := range files {
@@ -64,6 +68,21 @@ func (r *release) manual() (map[string][]byte, error) {
 		out[filepath.Base(file)] = r.fill(text, map[string]string{"DATE": r.time.Format("2006-01-02"), "VERSION": r.version})
 	}
 	return out, nil
+}
+
+// writeManual makes a folder of man pages, unless it is there: all architectures have the same pages.
+func writeManual(dir string) error {
+	if err := os.Mkdir(dir, 0o755); errors.Is(err, fs.ErrExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	args := []string{"test", "-count=1", "-vet=off", "-tags", buildTags, "-run", "^TestManPages$"}
+	for _, name := range completed {
+		args = append(args, "./cmd/"+name)
+	}
+	_, err := goCommand(runtime.GOARCH, append(args, "-args", "-man", dir)...)
+	return err
 }
 
 // fill puts values into a file where it has their names between @ signs.
