@@ -27,7 +27,6 @@ func generated(tb testing.TB) map[string]string {
 	tb.Helper()
 	base := mustRender(tb, nil)
 	files := map[string]string{
-		"sluice.yaml":                manifestHead + base.Manifest,
 		"kustomize/base/sluice.yaml": manifestHead + base.Manifest,
 		"kustomize/base/kustomization.yaml": licence + `# The plain manifests, to be changed by overlays.
 apiVersion: kustomize.config.k8s.io/v1beta1

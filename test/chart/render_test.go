@@ -341,7 +341,7 @@ func TestRegistry(t *testing.T) {
 	}
 	host := regexp.MustCompile(`(?m)(image|repository|newName): *"?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+(:[0-9]+)?/`)
 	files := 0
-	for _, dir := range []string{"helm", "kustomize", "sluice.yaml"} {
+	for _, dir := range []string{"helm", "kustomize"} {
 		err := filepath.WalkDir(filepath.Join(Root, "deploy", dir), func(path string, d os.DirEntry, err error) error {
 			if err != nil || d.IsDir() || filepath.Ext(path) == ".md" {
 				return err

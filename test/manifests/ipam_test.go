@@ -69,7 +69,7 @@ func TestPrivilegedIPAMManifests(t *testing.T) {
 		}
 	}
 	s.Kubectl("wait", "--for", "condition=established", "--timeout=60s", "crd", "--all")
-	s.Kubectl("apply", "-f", deploy+"/sluice.yaml")
+	s.Kubectl("apply", "-f", deploy+"/kustomize/base/sluice.yaml")
 	for _, name := range []string{"n1", "n2"} {
 		if _, err := s.Client().CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)

@@ -101,7 +101,7 @@ func annotate(ctx context.Context, c *kubernetes.Clientset, node, patch string) 
 func installed(t *testing.T) *kubetest.Server {
 	t.Helper()
 	s := kubetest.Start(t, kubetest.Options{})
-	s.Kubectl("apply", "-f", deploy+"/sluice.yaml")
+	s.Kubectl("apply", "-f", deploy+"/kustomize/base/sluice.yaml")
 	for _, name := range []string{"n1", "n2"} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 			Name: name, Annotations: map[string]string{"node.alpha.kubernetes.io/ttl": "0"}, Labels: map[string]string{"a": "b"},

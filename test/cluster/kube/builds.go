@@ -103,7 +103,7 @@ func (c *Cluster) AgentManifest(ctx context.Context, build Plugins) (string, err
 	if err != nil {
 		return "", err
 	}
-	text, err := os.ReadFile(filepath.Join(root, "deploy", "sluice.yaml"))
+	text, err := os.ReadFile(filepath.Join(root, "deploy/kustomize/base/sluice.yaml"))
 	if err != nil {
 		return "", err
 	}
@@ -118,7 +118,7 @@ func (c *Cluster) AgentManifest(ctx context.Context, build Plugins) (string, err
 		"type: RuntimeDefault":     "type: Unconfined",
 	} {
 		if strings.Count(manifest, old) != 1 {
-			return "", fmt.Errorf("deploy/sluice.yaml: %d lines with %q, want one", strings.Count(manifest, old), old)
+			return "", fmt.Errorf("deploy/kustomize/base/sluice.yaml: %d lines with %q, want one", strings.Count(manifest, old), old)
 		}
 		manifest = strings.Replace(manifest, old, changed, 1)
 	}

@@ -25,13 +25,13 @@ import (
 // kernels.
 func capabilities(t *testing.T) []string {
 	t.Helper()
-	manifest, err := os.ReadFile("../../../deploy/sluice.yaml")
+	manifest, err := os.ReadFile("../../../deploy/kustomize/base/sluice.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := regexp.MustCompile(`(?m)^ +add:\n((?: +- [A-Z_]+\n)+)`).FindSubmatch(manifest)
 	if m == nil {
-		t.Fatal("deploy/sluice.yaml names no capabilities")
+		t.Fatal("deploy/kustomize/base/sluice.yaml names no capabilities")
 	}
 	caps := strings.Fields(strings.ToLower(strings.ReplaceAll(string(m[1]), "-", " ")))
 	if !bpfsys.KernelAtLeast(5, 11) {

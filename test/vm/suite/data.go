@@ -12,7 +12,7 @@ import (
 // machine, as path.Match has it.
 var reads = map[string][]string{
 	"test/conformance":    {"plugins/*/*/README.md", "docs/getting-started.md"},
-	"test/e2e/privileges": {"deploy/sluice.yaml"},
+	"test/e2e/privileges": {"deploy/kustomize/base/sluice.yaml"},
 }
 
 // Data picks from the files of the tree those that the tests of p read in a
