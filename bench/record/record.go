@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-cni/sluice/bench/report"
@@ -227,7 +228,42 @@ func (f *File) Write(path string) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	return report.WriteJSON(path, f)
+	text, err := f.text()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, text, 0o644)
+}
+
+// text is the file with one line for each cell, and samples of six digits: a run is committed, and few clocks tell more.
+func (f *File) text() ([]byte, error) {
+	head := *f
+	head.Cells = nil
+	text, err := json.MarshalIndent(head, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	text = append(bytes.TrimSuffix(text, []byte("null\n}")), '[')
+	for i, c := range f.Cells {
+		c.Samples = slices.Clone(c.Samples)
+		for j, v := range c.Samples {
+			if c.Samples[j], err = strconv.ParseFloat(strconv.FormatFloat(v, 'g', 6, 64), 64); err != nil {
+				return nil, err
+			}
+		}
+		cell, err := json.Marshal(c)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = append(append(text, "\n    "...), cell...)
+	}
+	return append(text, "\n  ]\n}\n"...), nil
 }
 
 func compareKeys(a, b Key) int {
