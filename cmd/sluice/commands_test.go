@@ -6,13 +6,8 @@ import (
 	"bufio"
 	"context"
 	"io"
-	"os"
-	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/spf13/cobra"
 )
 
 // The denylist is what was added, until it is taken out.
@@ -63,45 +58,4 @@ func TestDropsWatch(t *testing.T) {
 	if status := <-done; status != 0 || lists < 3 {
 		t.Errorf("%d lists, status %d", lists, status)
 	}
-}
-
-var flagName = regexp.MustCompile(`--[a-z-]+`)
-
-// Every command is run by a test, and so is every flag of it: their words are in one.
-func TestEveryCommandIsTested(t *testing.T) {
-	files, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var text strings.Builder
-	for _, name := range files {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text.Write(b)
-	}
-	var visit func(c *cobra.Command)
-	visit = func(c *cobra.Command) {
-		for _, sub := range c.Commands() {
-			visit(sub)
-		}
-		path, nested := strings.CutPrefix(c.CommandPath(), "sluice ")
-		if !nested || !c.Runnable() || c.Hidden || strings.HasPrefix(path, "completion") || path == "help" {
-			return
-		}
-		found := false
-		for _, words := range []string{`"` + path + ` `, `, "` + path + `"`, `"` + strings.ReplaceAll(path, " ", `", "`) + `",`} {
-			found = found || strings.Contains(text.String(), words)
-		}
-		if !found {
-			t.Errorf("no test runs sluice %s", path)
-		}
-		for _, flag := range flagName.FindAllString(c.LocalNonPersistentFlags().FlagUsages(), -1) {
-			if flag != "--help" && !strings.Contains(text.String(), flag) {
-				t.Errorf("no test runs sluice %s with %s", path, flag)
-			}
-		}
-	}
-	visit(newRoot(&app{node: newFakeNode()}))
 }

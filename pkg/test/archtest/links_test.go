@@ -43,6 +43,53 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// A test that a page names exists: `TestX`, or `TestX*` for every test that begins so. The changelog tells history.
+func TestCitedTests(t *testing.T) {
+	cited := regexp.MustCompile("`((?:Test|Fuzz)[A-Z][A-Za-z0-9_]*)(\\*?)`")
+	tests := testNames(t)
+	for _, page := range markdown(t) {
+		if page == "CHANGELOG.md" {
+			continue
+		}
+		for _, m := range cited.FindAllStringSubmatch(readText(t, page), -1) {
+			if !slices.ContainsFunc(tests, func(name string) bool { return name == m[1] || m[2] != "" && strings.HasPrefix(name, m[1]) }) {
+				t.Errorf("%s names %s%s: there is no such test", page, m[1], m[2])
+			}
+		}
+	}
+}
+
+func testNames(tb testing.TB) []string {
+	tb.Helper()
+	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
+	var names []string
+	for _, file := range trackedFiles(tb) {
+		if strings.HasSuffix(file, "_test.go") {
+			for _, m := range declared.FindAllStringSubmatch(readText(tb, file), -1) {
+				names = append(names, m[1])
+			}
+		}
+	}
+	return names
+}
+
+func markdown(tb testing.TB) []string {
+	tb.Helper()
+	return slices.DeleteFunc(trackedFiles(tb), func(file string) bool {
+		return filepath.Ext(file) != ".md" || strings.Contains(file, "testdata/")
+	})
+}
+
+// readText reads a file below the root of the module.
+func readText(tb testing.TB, name string) string {
+	tb.Helper()
+	text, err := os.ReadFile(filepath.Join(repoRoot(tb), name))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return string(text)
+}
+
 // deadLink says why a page's link leads nowhere; nothing if it does not, or leads outside of the repository.
 func deadLink(root, page, link string) string {
 	u, err := url.Parse(link)

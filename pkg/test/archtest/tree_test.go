@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 )
@@ -78,9 +77,6 @@ func TestSPDX(t *testing.T) {
 	}
 }
 
-// longFiles are allowed more than maxLines, each for its reason.
-var longFiles = map[string]string{}
-
 const maxLines = 500
 
 // A file holds one concept; past this length it holds two.
@@ -88,7 +84,7 @@ func TestFileLength(t *testing.T) {
 	root := repoRoot(t)
 	for _, file := range trackedFiles(t) {
 		ext := filepath.Ext(file)
-		if ext != ".go" && ext != ".c" && ext != ".h" || strings.HasSuffix(file, "_bpfel.go") || longFiles[file] != "" {
+		if ext != ".go" && ext != ".c" && ext != ".h" || strings.HasSuffix(file, "_bpfel.go") {
 			continue
 		}
 		data, err := os.ReadFile(filepath.Join(root, file))
@@ -97,51 +93,6 @@ func TestFileLength(t *testing.T) {
 		}
 		if n := bytes.Count(data, []byte("\n")); n > maxLines {
 			t.Errorf("%s has %d lines, at most %d", file, n, maxLines)
-		}
-	}
-}
-
-// A comment that asks people to keep two places the same is a missing check:
-// generate one from the other, or compare them in a test.
-func TestNoManualSync(t *testing.T) {
-	pattern := regexp.MustCompile(`(?i)(kept?|keep|keeps)\s+(it\s+|this\s+|them\s+)?in\s+sync|must\s+match\s+the\s+(copy|one)\s+in`)
-	root := repoRoot(t)
-	for _, file := range trackedFiles(t) {
-		switch filepath.Ext(file) {
-		case ".go", ".c", ".h", ".sh":
-		default:
-			continue
-		}
-		if strings.HasPrefix(file, "pkg/test/archtest/") {
-			continue
-		}
-		data, err := os.ReadFile(filepath.Join(root, file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if m := pattern.Find(data); m != nil {
-			t.Errorf("%s says %q: generate one side, or compare both in a test", file, m)
-		}
-	}
-}
-
-// A test that leaves itself out asks the kernel first: pkg/test/require does. Only fuzz targets and benchmarks, which an ordinary user
-// runs among the unit tests, may ask for root.
-func TestNoSkipThatHides(t *testing.T) {
-	skip := regexp.MustCompile(`\b\w+\.Skip(f|Now)?\(.*`)
-	root := repoRoot(t)
-	for _, file := range trackedFiles(t) {
-		if !strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "pkg/test/") {
-			continue
-		}
-		data, err := os.ReadFile(filepath.Join(root, file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range skip.FindAll(data, -1) {
-			if !bytes.HasSuffix(m, []byte(`need root")`)) {
-				t.Errorf("%s: %s: ask the kernel through pkg/test/require, or fail", file, m)
-			}
 		}
 	}
 }
