@@ -11,6 +11,7 @@ LDFLAGS := -s -w -X github.com/sluice-cni/sluice/pkg/version.build=$(VERSION)
 # "make verify" runs go vet on everything.
 GOTESTFLAGS ?= -count=1 -timeout=30m -vet=off
 CNI_BIN_DIR ?= /opt/cni/bin
+MAN_DIR ?= /usr/local/share/man
 GOLANGCI_VERSION ?= v2.15.0
 VALE_VERSION ?= v3.21.0
 VALE := bin/tools/vale-$(VALE_VERSION)
@@ -21,17 +22,20 @@ CYCLONEDX := bin/tools/cyclonedx-gomod-$(CYCLONEDX_VERSION)
 # The Markdown that is checked: all but what docs/.vale/exclude.txt names.
 PROSE ?= $$(git ls-files -co --exclude-standard '*.md' | grep -vxFf docs/.vale/exclude.txt)
 PROSEFLAGS ?= --minAlertLevel=error
-# What the demo and the benchmark run besides Go, what the tests run too, here and in virtual machines: command:package.
+# What targets run besides Go: command:package. The demo and the benchmark, the tests of "make test", tests in virtual machines, the load
+# generators of the report (those of Debian 12), container runtimes, what comparisons with upstream run, and all that "make test-interop" does.
 RUN_NEEDS := ip:iproute2 nft:nftables iptables:iptables git:git
+TEST_NEEDS := $(RUN_NEEDS) ping:iputils-ping strace:strace udevadm:udev
 GUEST_NEEDS := $(RUN_NEEDS) ping:iputils-ping strace:strace dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
-# The load generators of the report: those of Debian 12.
 REPORT_NEEDS := iperf3:iperf3 wrk:wrk sockperf:sockperf
-TEST_NEEDS := $(GUEST_NEEDS) $(REPORT_NEEDS) conntrack:conntrack udevadm:udev podman:podman crun:crun catatonit:catatonit containerd:containerd newuidmap:uidmap slirp4netns:slirp4netns firewalld:firewalld dbus-daemon:dbus-daemon ruby:ruby vagrant:vagrant promtool:prometheus chromium:chromium npm:npm
+RUNTIME_NEEDS := $(TEST_NEEDS) podman:podman crun:crun catatonit:catatonit containerd:containerd newuidmap:uidmap slirp4netns:slirp4netns
+UPSTREAM_NEEDS := $(TEST_NEEDS) conntrack:conntrack firewalld:firewalld dbus-daemon:dbus-daemon
+INTEROP_NEEDS := $(GUEST_NEEDS) $(REPORT_NEEDS) $(RUNTIME_NEEDS) $(UPSTREAM_NEEDS) ruby:ruby vagrant:vagrant promtool:prometheus chromium:chromium npm:npm
 # Packages whose tests run programs of other projects for most of their time: upstream's plugins, netfilter's tools, load generators, runtimes,
-# DHCP servers, Kubernetes, Prometheus, a browser.
+# DHCP servers, Kubernetes, Prometheus, a browser, Vagrant.
 # Those that take longest come first.
 INTEROP := ./test/e2e/stateful ./test/e2e/takeover ./test/e2e/agent ./test/e2e/netfilter ./plugins/ipam/cluster ./test/runtimes ./test/upstream ./cmd/sluice/internal/ui/pagetest ./bench \
-	./bench/page ./bench/tool ./pkg/test/kubetest ./test/e2e/dhcp ./test/e2e/parity ./test/manifests ./test/monitoring
+	./bench/page ./bench/tool ./pkg/test/kubetest ./test/e2e/dhcp ./test/e2e/parity ./test/manifests ./test/monitoring ./test/vm/vagrantfile
 # Packages whose tests take minutes. They begin first: the last one to begin would be tested alone.
 LONGEST := ./test/e2e/lifecycle ./bpf/tests ./loader ./cmd/sluice ./test/e2e/datapath ./test/e2e/policy ./test/e2e/hostport
 # How many packages are tested at a time: many tests wait.
@@ -86,41 +90,49 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help demo build test lint verify generate test-interop test-unit test-privileged test-volume parity runtimes hubble hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-report bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose check-bpf-headers clean test-ipam
+.PHONY: help help-all demo build test test-packet test-e2e lint verify generate test-interop test-unit test-privileged test-volume parity runtimes hubble hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-report bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose check-bpf-headers clean test-ipam
 
-help: ## list the targets
-	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-24s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+help: # list the targets that most people need: those whose line has "##*"
+	@awk -F ':.*##[*] ' '/^[a-z-]+:.*##[*] / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+help-all: ##* list all targets
+	@awk -F ':.*##[*]? ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z0-9-]+:.*##[*]? / { printf "  make %-24s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 ##@ Start here
 
-demo: build ## show a pod, a hostPort and masquerade end to end, in its own namespaces (root)
+demo: build ##* show a pod, a hostPort and masquerade end to end, in its own namespaces (root)
 	$(need-root)
 	$(call need,$(RUN_NEEDS))
 	go build -trimpath -o bin/demo ./test/demo
 	bin/demo -bin bin
 
-build: ## build the plugins, the operator's tool and the node agent into bin/
+build: ##* build the plugins, the operator's tool and the node agent into bin/
 	go build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluice-cni ./cmd/sluice-helper ./cmd/sluice-dhcp ./cmd/sluice-ipam ./cmd/sluice-ipam-store ./cmd/sluice ./cmd/sluice-agent
 
-test: $(GOTESTSUM) ## run the tests: unit, packet, end to end, conformance; 8 minutes on two cores (root)
+# run-tests runs the packages that are not for test-interop and whose path grep finds by $(1). The longest come first.
+define run-tests
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
-	packages=$$({ go list $(LONGEST); comm -23 <(go list ./... | sort) <(go list $(INTEROP) | sort); } | awk '!seen[$$0]++'); \
+	packages=$$({ go list $(LONGEST); comm -23 <(go list ./... | sort) <(go list $(INTEROP) | sort); } | awk '!seen[$$0]++' | grep $(1)); \
 	$(build-programs); \
 	$(GOTESTSUM) --format standard-quiet -- -p=$(TEST_PARALLEL) $(GOTESTFLAGS) $$packages
+endef
+
+test: $(GOTESTSUM) ##* run the tests: unit, packet, end to end, conformance; 8 minutes on two cores (root)
+	$(call run-tests,.)
 
 $(GOTESTSUM):
 	GOBIN=$(CURDIR)/bin/tools go install gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
 	mv bin/tools/gotestsum $@
 
-lint: lint-prose ## run golangci-lint, and the prose linter on pages
+lint: lint-prose ##* run golangci-lint, and the prose linter on pages
 	@[ -x bin/tools/golangci-lint-$(GOLANGCI_VERSION) ] || { \
 		GOBIN=$(CURDIR)/bin/tools go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION) && \
 		mv bin/tools/golangci-lint bin/tools/golangci-lint-$(GOLANGCI_VERSION); }
 	bin/tools/golangci-lint-$(GOLANGCI_VERSION) run ./...
 	cd test/chart && $(CURDIR)/bin/tools/golangci-lint-$(GOLANGCI_VERSION) run ./...
 
-verify: ## check that generated files, formatting and go.mod are as committed, and each BPF header compiles alone
+verify: ##* check that generated files, formatting and go.mod are as committed, and each BPF header compiles alone
 	$(call need,$(CLANG):$(CLANG) llvm-strip-14:llvm-14 clang-format:clang-format git:git)
 	@[ -e /usr/include/bpf/bpf_helpers.h ] && [ -e /usr/include/linux/bpf.h ] || \
 		{ apt-get -qq update; apt-get -qq install -y --no-install-recommends libbpf-dev linux-libc-dev >/dev/null; }
@@ -139,18 +151,24 @@ generate: ## compile the BPF programs, regenerate their Go bindings, the decoder
 
 ##@ More tests
 
-test-interop: $(GOTESTSUM) ## run the tests with programs of other projects: upstream's plugins, runtimes, Kubernetes, a browser (root)
+test-packet: $(GOTESTSUM) ## run the first half of "make test": unit tests, the loader, packets (root)
+	$(call run-tests,-Ev '/test/(e2e|conformance)(/|$$)')
+
+test-e2e: $(GOTESTSUM) ## run the second half: end to end, conformance (root)
+	$(call run-tests,-E '/test/(e2e|conformance)(/|$$)')
+
+test-interop: $(GOTESTSUM) ##* run the tests with programs of other projects: upstream's plugins, runtimes, Kubernetes, a browser (root)
 	$(need-root)
-	$(call need,$(TEST_NEEDS))
+	$(call need,$(INTEROP_NEEDS))
 	$(build-programs); \
 	$(GOTESTSUM) --format standard-quiet -- -p=$$(($$(nproc)+1)) $(GOTESTFLAGS) $(INTEROP)
 
-test-unit: ## run the tests that need no privileges
+test-unit: ##* run the tests that need no privileges
 	go test $(GOTESTFLAGS) -skip '^TestPrivileged|^TestVagrantfile' ./...
 
 test-privileged: ## run only the tests that need root and a kernel with BPF
 	$(need-root)
-	$(call need,$(TEST_NEEDS))
+	$(call need,$(INTEROP_NEEDS))
 	$(build-programs); go test $(GOTESTFLAGS) -run '^TestPrivileged' ./...
 
 test-volume: ## run the attacks on the connection table with a million connections each, an hour (root)
@@ -164,22 +182,22 @@ test-ipam: ## 10,000 ADDs of cluster-wide addresses with kill -9, partitions and
 
 parity: ## compare every behaviour in every backend with upstream, cell by cell, about ten minutes (root)
 	$(need-root)
-	$(call need,$(TEST_NEEDS))
+	$(call need,$(UPSTREAM_NEEDS))
 	go test -count=1 -timeout=30m -parallel=4 -run Parity ./test/e2e/parity -whole
 
 runtimes: ## run the container runtimes, beside Debian's the newest containerd and kubelet; building those takes long, once (root)
 	$(need-root)
-	$(call need,$(TEST_NEEDS))
+	$(call need,$(RUNTIME_NEEDS))
 	go test -count=1 -timeout=120m ./test/runtimes -built -kubelet
 
 hubble: ## ask the agent by the published hubble and hubble-relay; building those takes minutes, once (root)
 	$(need-root)
-	$(call need,$(TEST_NEEDS))
+	$(call need,$(RUN_NEEDS) chromium:chromium)
 	go test -count=1 -timeout=30m -v -run '^TestPrivilegedHubble' ./test/e2e/agent -hubble
 
 hostile: ## run the tests behind every promise of SECURITY.md and every class of docs/design/bug-classes.md, row by row (root)
 	$(need-root)
-	$(call need,$(TEST_NEEDS))
+	$(call need,$(INTEROP_NEEDS))
 	go run ./test/hostile $(HOSTILEFLAGS)
 
 fuzz: ## run every fuzz target for FUZZTIME (10m), two at a time; findings go to testdata/fuzz (root)
@@ -192,7 +210,7 @@ fuzz-quick: ## the same for FUZZQUICK (3s) each, under five minutes on two cores
 
 upstream-suites: ## run upstream's own test suites against Sluice, here and under Linux 6.12 in QEMU (root)
 	$(need-root)
-	$(call need,$(TEST_NEEDS))
+	$(call need,$(UPSTREAM_NEEDS))
 	go run ./test/upstream -suites bandwidth,dhcp,firewall,host-local,loopback,portmap,ptp,static,tap
 	$(call need,$(KERNEL_NEEDS))
 	go run ./test/upstream -kernel 6.12 -suites bridge,dummy,firewall,host-device,ipvlan,macvlan,sbr,tuning,vlan,vrf
@@ -212,7 +230,7 @@ kernel-load: ## load every BPF program under Linux 5.10 and 6.12, in QEMU, a min
 	$(call need,$(KERNEL_NEEDS))
 	go run ./test/vm -kernels 5.10,6.12 -run '^TestPrivilegedLoad' $(KERNELFLAGS) ./bpf/tests
 
-kernel-quick: ## load every program and run a test of each kind under Linux 5.10 and 6.12, in QEMU, under ten minutes
+kernel-quick: ##* load every program and run a test of each kind under Linux 5.10 and 6.12, in QEMU, under ten minutes
 	$(call need,$(KERNEL_NEEDS))
 	go run ./test/vm -quick $(KERNELFLAGS)
 
@@ -235,7 +253,7 @@ cluster-shell: ## give a shell with kubectl in the cluster
 	$(need-root)
 	go run ./test/cluster shell $(CLUSTERFLAGS)
 
-cluster-quick: ## make a cluster of two nodes, run Services, hostPorts and the swap with upstream under load in it, and take it down (root)
+cluster-quick: ##* make a cluster of two nodes, run Services, hostPorts and the swap with upstream under load in it, and take it down (root)
 	$(need-root)
 	$(call need,$(CLUSTER_NEEDS))
 	go run ./test/cluster quick $(CLUSTERFLAGS)
@@ -274,7 +292,7 @@ cluster-down: ## remove the cluster, also one that was interrupted
 
 ##@ Benchmarks
 
-bench-quick: build ## compare with no plugin and with upstream, under 3 minutes (root)
+bench-quick: build ##* compare with no plugin and with upstream, under 3 minutes (root)
 	$(need-root)
 	$(call need,$(RUN_NEEDS))
 	go run ./bench
@@ -324,13 +342,13 @@ bench-bandwidth-kernel: build ## the same under another kernel, in QEMU (KERNEL=
 
 ##@ Releases
 
-.PHONY: image packages release package-quick package-check test-arm64
+.PHONY: man image packages release package-quick package-check test-arm64
 
-image: $(CYCLONEDX) ## make the OCI image for amd64 and arm64, and its SBOM, in bin/image (IMAGE=name, VERSION=tag)
+image: $(CYCLONEDX) ##* make the OCI image for amd64 and arm64, and its SBOM, in bin/image (IMAGE=name, VERSION=tag)
 	rm -rf bin/image
 	$(RELEASE) -out bin/image image sbom
 
-packages: ## make the deb and rpm packages for amd64 and arm64, in bin/packages
+packages: ##* make the deb and rpm packages for amd64 and arm64, in bin/packages
 	$(call need,$(RELEASE_NEEDS))
 	rm -rf bin/packages
 	$(RELEASE) -out bin/packages packages
@@ -366,11 +384,18 @@ $(CYCLONEDX):
 chart: ## make the archive of the Helm chart, dist/sluice-VERSION.tgz
 	cd test/chart && go run ./pack -version '$(VERSION)' -out ../../dist
 
-chart-generate: ## render deploy/sluice.yaml, deploy/kustomize and the chart's table of values
+chart-generate: ## render deploy/kustomize and the chart's table of values
 	cd test/chart && go test -count=1 -run '^(TestManifests|TestReadme)$$' . -update
 
-install: build ## install the plugins into CNI_BIN_DIR (/opt/cni/bin)
+man: ## write the man pages of sluice and sluice-agent into bin/man
+	rm -rf bin/man
+	mkdir -p bin/man
+	go test -count=1 -vet=off -run '^TestManPages$$' ./cmd/sluice ./cmd/sluice-agent -args -man '$(CURDIR)/bin/man'
+	sed -i -e 's/@VERSION@/$(VERSION)/' -e "s/@DATE@/$$(date -u +%F)/" bin/man/*.8
+
+install: build man ##* install the plugins into CNI_BIN_DIR (/opt/cni/bin), and the man pages into MAN_DIR
 	bin/sluice install $(CNI_BIN_DIR)
+	install -D -m 644 -t '$(MAN_DIR)/man8' bin/man/*.8
 
 fmt: ## format the Go and C sources
 	gofmt -w build cmd loader pkg plugins bench test bpf
@@ -391,5 +416,5 @@ check-bpf-headers: ## compile each header of the BPF programs alone: it must inc
 		echo "#include \"$$header\"" | $(CLANG) -target bpf $(BPF2GO_CFLAGS) -Wno-unused-function -fsyntax-only -x c -I. - || { echo "$$header does not compile alone" >&2; exit 1; }; \
 	done
 
-clean: ## remove what the build made
-	rm -rf bin bench/out
+clean: ##* remove what the build made
+	rm -rf bin bench/out dist

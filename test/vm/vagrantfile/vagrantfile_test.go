@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package vagrantfile
 
 import (
 	"os"
@@ -17,11 +17,11 @@ func TestVagrantfile(t *testing.T) {
 	run := func(name string, args ...string) string {
 		t.Helper()
 		cmd := exec.Command(name, args...)
-		cmd.Dir = "../.."
+		cmd.Dir = "../../.."
 		cmd.Env = append(os.Environ(), "VAGRANT_HOME="+t.TempDir(), "VAGRANT_DOTFILE_PATH="+t.TempDir(), "VAGRANT_CHECKPOINT_DISABLE=1")
 		out, err := cmd.CombinedOutput()
 		if err != nil {
-			t.Fatalf("%s %s (make test installs what is missing): %v\n%s", name, strings.Join(args, " "), err, out)
+			t.Fatalf("%s %s (make test-interop installs what is missing): %v\n%s", name, strings.Join(args, " "), err, out)
 		}
 		return string(out)
 	}
