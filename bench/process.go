@@ -65,7 +65,7 @@ const (
 	podEnd  = "eth0"
 )
 
-var ( //nolint:gochecknoglobals // addresses of the pod and its gateway
+var (
 	podAddr = netip.MustParsePrefix("10.88.0.2/24")
 	gateway = netip.MustParseAddr("10.88.0.1")
 )

@@ -141,7 +141,7 @@ type view struct {
 // HTML is the report of a run.
 func HTML(f *record.File) ([]byte, error) {
 	v := view{
-		File: f, Style: template.CSS(style), Control: Judge(f), Base: f.Title(f.Base), //nolint:gosec // the style sheet is this package's
+		File: f, Style: template.CSS(style), Control: Judge(f), Base: f.Title(f.Base),
 		Title: f.Title, Value: value, Ratio: ratio, P: pValue,
 	}
 	v.Facts = facts(f)
@@ -150,7 +150,7 @@ func HTML(f *record.File) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("control: %w", err)
 		}
-		v.ControlSVG = template.HTML(svg) //nolint:gosec // the library escapes text
+		v.ControlSVG = template.HTML(svg) // the library escapes text
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Commands)) {
 		v.Commands = append(v.Commands, pair{name, f.Commands[name]})
@@ -196,7 +196,7 @@ func newSection(f *record.File, l record.Load) (section, error) {
 	if err != nil {
 		return s, err
 	}
-	s.SVG = template.HTML(svg) //nolint:gosec // the library escapes text
+	s.SVG = template.HTML(svg) // the library escapes text
 	for _, m := range metrics {
 		unit, _ := record.Unit(l.Shape, m)
 		s.Metrics = append(s.Metrics, metricTitle(l.Shape, m)+", "+unit)

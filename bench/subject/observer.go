@@ -18,7 +18,7 @@ func (w *World) observe() error {
 	if w.Suite.Observer == "" {
 		return nil
 	}
-	cmd := exec.Command(w.Suite.Observer, "observe", "-o", "json", "--follow", "--sample", "1", "--max-rate", "1000") //nolint:gosec // the program under test
+	cmd := exec.Command(w.Suite.Observer, "observe", "-o", "json", "--follow", "--sample", "1", "--max-rate", "1000")
 	if err := w.lab.Node.Start(cmd); err != nil {
 		return fmt.Errorf("observer: %w", err)
 	}

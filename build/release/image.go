@@ -90,7 +90,7 @@ func (r *release) index() (v1.ImageIndex, error) {
 		platform := &v1.Platform{OS: "linux", Architecture: arch}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: platform}})
 	}
-	return mutate.Annotations(index, r.labels()).(v1.ImageIndex), nil //nolint:forcetypeassert // Annotations returns the type that it gets
+	return mutate.Annotations(index, r.labels()).(v1.ImageIndex), nil // Annotations returns the type that it gets
 }
 
 // imageOf is the image of one architecture. The licences are a layer that all share.
@@ -132,7 +132,7 @@ func (r *release) imageOf(arch string, licences v1.Layer) (v1.Image, error) {
 	if img, err = mutate.ConfigFile(img, config); err != nil {
 		return nil, err
 	}
-	return mutate.Annotations(img, r.labels()).(v1.Image), nil //nolint:forcetypeassert // Annotations returns the type that it gets
+	return mutate.Annotations(img, r.labels()).(v1.Image), nil // Annotations returns the type that it gets
 }
 
 func entrypoint(names []string) string {

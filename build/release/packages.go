@@ -3,7 +3,7 @@
 package main
 
 import (
-	"crypto/md5" //nolint:gosec // the format of DEBIAN/md5sums
+	"crypto/md5" // the format of DEBIAN/md5sums
 	"fmt"
 	"io"
 	"os"
@@ -67,7 +67,7 @@ func (r *release) makeDeb(arch string) error {
 	for _, name := range names {
 		size += 1 + int64(len(all[name].content))/1024
 		if all[name].mode.IsRegular() && name != settings {
-			sums += fmt.Sprintf("%x  %s\n", md5.Sum(all[name].content), name) //nolint:gosec // the format of DEBIAN/md5sums
+			sums += fmt.Sprintf("%x  %s\n", md5.Sum(all[name].content), name) // the format of DEBIAN/md5sums
 		}
 	}
 	values["SIZE"] = strconv.FormatInt(size, 10)

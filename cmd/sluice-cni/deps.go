@@ -27,7 +27,7 @@ import (
 )
 
 // nodeConfig reads the node's configuration, once a call.
-var nodeConfig = sync.OnceValues(func() (*nodeconf.Config, error) { return nodeconf.Load(nodeconf.DefaultPath) }) //nolint:gochecknoglobals // it keeps one value
+var nodeConfig = sync.OnceValues(func() (*nodeconf.Config, error) { return nodeconf.Load(nodeconf.DefaultPath) })
 
 // newLog logs as the node's configuration says. The verbs that need the file report a mistake in it; the log then goes to stderr.
 func newLog() *log.Logger {

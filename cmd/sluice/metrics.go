@@ -177,7 +177,7 @@ func datapathMetrics(ctx context.Context, dp reader, n *metrics.Node, names owne
 func connectionCounts(ctx context.Context, dp reader) (*conntrack.Counts, error) {
 	n, err := dp.ConnectionCounts(ctx)
 	if errors.Is(err, loader.ErrNotLoaded) {
-		return nil, nil //nolint:nilnil // nothing is known, and nothing is wrong
+		return nil, nil // nothing is known, and nothing is wrong
 	}
 	return &n, err
 }

@@ -184,8 +184,8 @@ func (a *app) natPoolsScreen(v *natPoolsView) error {
 		{"pods", strings.Join(pods, ", "), plain},
 		{"not to", exempt, plain},
 		{"ports", ports, plain},
-		{"exhausted", plural(int(v.Exhausted), "packet") + " dropped for want of a port", warn},       //nolint:gosec // a counter
-		{"no address", plural(int(v.NoAddress), "packet") + " dropped for want of an address", plain}, //nolint:gosec // a counter
+		{"exhausted", plural(int(v.Exhausted), "packet") + " dropped for want of a port", warn},
+		{"no address", plural(int(v.NoAddress), "packet") + " dropped for want of an address", plain},
 	} {
 		if err := a.field(f.name, f.text, f.paint); err != nil {
 			return err

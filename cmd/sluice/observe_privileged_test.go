@@ -24,7 +24,7 @@ import (
 func observeOf(t *testing.T, n *netlab.Node, args ...string) <-chan flowevent.Event {
 	t.Helper()
 	var errs bytes.Buffer
-	cmd := exec.Command(os.Args[0], append([]string{"observe", "-o", "json", "--follow"}, args...)...) //nolint:gosec // the test's own program
+	cmd := exec.Command(os.Args[0], append([]string{"observe", "-o", "json", "--follow"}, args...)...)
 	cmd.Env = append(os.Environ(), asTool+"=1")
 	cmd.Stderr = &errs
 	out, err := cmd.StdoutPipe()

@@ -63,7 +63,7 @@ func newPTY(t *testing.T, columns, rows int) *pty {
 
 func (p *pty) resize(t *testing.T, columns, rows int) {
 	t.Helper()
-	if err := unix.IoctlSetWinsize(p.fd, unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(columns), Row: uint16(rows)}); err != nil { //nolint:gosec // small
+	if err := unix.IoctlSetWinsize(p.fd, unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(columns), Row: uint16(rows)}); err != nil {
 		t.Fatal(err)
 	}
 }

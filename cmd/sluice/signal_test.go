@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 // A command that waits for a pipe that is not read does not see the first signal. The second ends it.
 func TestSecondSignalKills(t *testing.T) {
 	t.Parallel()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "completion", "bash") //nolint:gosec // the test's own program
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "completion", "bash")
 	cmd.Env = append(os.Environ(), asTool+"=1")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -68,7 +68,7 @@ func TestInstallDoesNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	from, dir := t.TempDir(), t.TempDir()
 	for _, program := range []string{install.Multicall, install.Helper, install.DHCP, install.IPAM, install.IPAMStore} {
-		if err := os.WriteFile(filepath.Join(from, program), []byte(program), 0o755); err != nil { //nolint:gosec // a program is executable
+		if err := os.WriteFile(filepath.Join(from, program), []byte(program), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}

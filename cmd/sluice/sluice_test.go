@@ -336,7 +336,7 @@ func TestInstall(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "bin")
 	binary := filepath.Join(t.TempDir(), install.Multicall)
 	for _, program := range []string{install.Multicall, install.Helper, install.IPAM, install.IPAMStore} {
-		if err := os.WriteFile(filepath.Join(filepath.Dir(binary), program), []byte(program), 0o755); err != nil { //nolint:gosec // a program is executable
+		if err := os.WriteFile(filepath.Join(filepath.Dir(binary), program), []byte(program), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -347,7 +347,7 @@ func TestInstall(t *testing.T) {
 		t.Errorf("it has begun all the same: %v", err)
 	}
 	other := filepath.Join(filepath.Dir(binary), install.DHCP)
-	if err := os.WriteFile(other, []byte("y"), 0o755); err != nil { //nolint:gosec // a program is executable
+	if err := os.WriteFile(other, []byte("y"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	out, errs, status := runTool(t, newFakeNode(), 0, "install", "--binary", binary, dir)

@@ -252,7 +252,7 @@ func (c *Copy) Run(name string, p TestPacket) (TestResult, error) {
 	if err != nil {
 		return r, fmt.Errorf("run %s: %w", name, err)
 	}
-	r.Verdict, r.Data = int32(ret), run.DataOut //nolint:gosec // the return value of a program is signed
+	r.Verdict, r.Data = int32(ret), run.DataOut // the return value of a program is signed
 	if run.ContextOut != nil {
 		r.Mark = binary.NativeEndian.Uint32(out[offMark:])
 	}

@@ -207,14 +207,14 @@ func (a *agent) loop(ctx context.Context) {
 	for ctx.Err() == nil {
 		ok := a.look(ctx)
 		a.noteAnswer(time.Since(started))
-		wait := lookAgain + rand.N(lookAgain/4) //nolint:gosec // jitter, so that nodes do not ask at one time
+		wait := lookAgain + rand.N(lookAgain/4) // jitter, so that nodes do not ask at one time
 		if ok {
 			retry = shortestRetry
 			if a.again > 0 {
 				wait = min(wait, a.again)
 			}
 		} else {
-			wait = retry + rand.N(retry/2) //nolint:gosec // as above
+			wait = retry + rand.N(retry/2)
 			retry = min(2*retry, longestRetry)
 		}
 		sleep(ctx, calm)

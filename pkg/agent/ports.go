@@ -51,7 +51,7 @@ func (a *agent) watchPorts(ctx context.Context) {
 		} else if err == nil {
 			a.report.Clear("hostPorts")
 		}
-		sleep(ctx, lookAgain+rand.N(lookAgain/4)) //nolint:gosec // jitter, as in loop
+		sleep(ctx, lookAgain+rand.N(lookAgain/4))
 	}
 }
 

@@ -52,7 +52,7 @@ func (a *agent) collect(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(interval + rand.N(interval/10+1)): //nolint:gosec // jitter, so that nodes do not ask at one time
+		case <-time.After(interval + rand.N(interval/10+1)): // jitter, so that nodes do not ask at one time
 		}
 		removed, err := a.collector.Collect(ctx)
 		a.report.Count(report.GarbageRemoved, removed)

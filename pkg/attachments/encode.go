@@ -67,11 +67,11 @@ func appendSection(b []byte, s Section) ([]byte, error) {
 func compact(raw json.RawMessage) ([]byte, error) {
 	for _, c := range raw {
 		if c <= ' ' || escaped(c) {
-			return json.Marshal(raw) //nolint:wrapcheck // the caller names the section
+			return json.Marshal(raw) // the caller names the section
 		}
 	}
 	if !json.Valid(raw) {
-		return json.Marshal(raw) //nolint:wrapcheck // as above; it says what is wrong
+		return json.Marshal(raw) // as above; it says what is wrong
 	}
 	return raw, nil
 }

@@ -33,7 +33,7 @@ func PrevResult(stdin *jsonobj.Document, version string) (*types100.Result, erro
 func ParseResult(what string, raw json.RawMessage, version string) (*types100.Result, error) {
 	raw = bytes.TrimSpace(raw)
 	if len(raw) == 0 || string(raw) == "null" {
-		return nil, nil //nolint:nilnil // "no result" is an answer, and no error
+		return nil, nil // "no result" is an answer, and no error
 	}
 	raw, err := completeVersion(what, raw, VersionOrDefault(version))
 	if err != nil {

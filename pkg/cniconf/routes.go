@@ -41,7 +41,7 @@ func decodeRoute(raw json.RawMessage) (r *types.Route, err error) {
 		}
 	}
 	err = json.Unmarshal(raw, &r)
-	return r, err //nolint:wrapcheck // the caller names the key
+	return r, err // the caller names the key
 }
 
 // plainRoute is a route whose addresses are text still.

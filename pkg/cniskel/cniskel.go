@@ -99,7 +99,7 @@ func (p *Plugin) Main(o Options) int {
 	if r.verb != "" && o.Observe != nil {
 		o.Observe(r.verb, code, time.Since(began))
 	}
-	return int(min(code, 1)) //nolint:gosec // 0 or 1
+	return int(min(code, 1))
 }
 
 // run is one invocation.

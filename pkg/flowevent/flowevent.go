@@ -100,7 +100,7 @@ func (e *Event) PodAddr() netip.Addr {
 }
 
 // protocols are those of the IP header that have a name here.
-var protocols = map[uint8]string{1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6", 132: "sctp"} //nolint:gochecknoglobals // a table
+var protocols = map[uint8]string{1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6", 132: "sctp"}
 
 // Protocol names a protocol of the IP header, as Event.Proto does: one without a name by its number.
 func Protocol(number uint8) string {

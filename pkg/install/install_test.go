@@ -18,7 +18,7 @@ import (
 func program(t *testing.T, dir, content string) string {
 	t.Helper()
 	p := filepath.Join(dir, Multicall)
-	if err := os.WriteFile(p, []byte(content), 0o755); err != nil { //nolint:gosec // a test's own file
+	if err := os.WriteFile(p, []byte(content), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return p
@@ -84,7 +84,7 @@ func TestInstall(t *testing.T) {
 	}
 	wantStarters(t, dir, dir, "bridge", "tuning", "host-local")
 	// What is built over the binary, in place, does not reach the installed plugins.
-	if err := os.WriteFile(self, []byte("bug"), 0o755); err != nil { //nolint:gosec // a program is executable
+	if err := os.WriteFile(self, []byte("bug"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if got := read(t, filepath.Join(dir, Multicall)); got != "new" {
@@ -225,7 +225,7 @@ func TestInstallOverHardLinks(t *testing.T) {
 	t.Parallel()
 	self, dir := program(t, t.TempDir(), "new"), t.TempDir()
 	all := []string{"bridge", "ptp", "loopback"}
-	if err := os.WriteFile(filepath.Join(dir, all[0]), []byte("new"), 0o755); err != nil { //nolint:gosec // a program is executable
+	if err := os.WriteFile(filepath.Join(dir, all[0]), []byte("new"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range all[1:] {
@@ -271,7 +271,7 @@ func TestInstallFromTheDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	self := program(t, dir, "new")
-	if err := os.Chmod(self, 0o755); err != nil { //nolint:gosec // a program is executable
+	if err := os.Chmod(self, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	got, err := Install(t.Context(), dir, Options{}, Source{Path: self, Names: []string{"bridge", "ptp"}})
@@ -337,7 +337,7 @@ func TestRemove(t *testing.T) {
 			t.Parallel()
 			from, dir := t.TempDir(), filepath.Join(t.TempDir(), "bin")
 			for _, p := range Programs() {
-				if err := os.WriteFile(filepath.Join(from, p.Name), []byte("content of "+p.Name), 0o755); err != nil { //nolint:gosec // a program is executable
+				if err := os.WriteFile(filepath.Join(from, p.Name), []byte("content of "+p.Name), 0o755); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -348,7 +348,7 @@ func TestRemove(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, foreign := range []string{"multus", "bridge", "flannel"} {
-				if err := os.WriteFile(filepath.Join(dir, foreign), []byte("foreign"), 0o755); err != nil { //nolint:gosec // a program is executable
+				if err := os.WriteFile(filepath.Join(dir, foreign), []byte("foreign"), 0o755); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -75,7 +75,7 @@ func Reopen(inode uint64, paths ...string) (*NS, error) {
 			return n, nil
 		}
 	}
-	return nil, nil //nolint:nilnil // "gone" is an answer, and no error
+	return nil, nil // "gone" is an answer, and no error
 }
 
 // Current opens the network namespace of the calling thread. The caller must Close the result.

@@ -30,13 +30,13 @@ func (h *Handle) Forwarding(family int) (bool, error) { return h.forwarding(fami
 // DeviceForwarding reports whether packets of a family that come in by the device with that index are routed: what
 // net.ipv4.conf.DEVICE.forwarding says.
 func (h *Handle) DeviceForwarding(family, index int) (bool, error) {
-	return h.forwarding(family, int32(index)) //nolint:gosec // indexes of the kernel are positive int32
+	return h.forwarding(family, int32(index))
 }
 
 func (h *Handle) forwarding(family int, index int32) (bool, error) {
 	req := h.request(unix.RTM_GETNETCONF, 0)
 	req.AddData(netconfMsg{uint8(family)})
-	req.AddData(attr32(netconfIfindex, uint32(index))) //nolint:gosec // -1 stands for all devices
+	req.AddData(attr32(netconfIfindex, uint32(index))) // -1 stands for all devices
 	m, err := h.get(req, unix.RTM_NEWNETCONF)
 	if err != nil {
 		return false, fmt.Errorf("ask whether packets are forwarded: %w", err)

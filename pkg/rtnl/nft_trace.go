@@ -33,7 +33,7 @@ type NFTTrace struct {
 func (t *NFTTrace) At() string { return nftFamilies[t.Family] + " " + t.Table + " " + t.Chain }
 
 // nftFamilies are the words of nft.
-var nftFamilies = map[int]string{ //nolint:gochecknoglobals // a constant
+var nftFamilies = map[int]string{
 	unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_NETDEV: "netdev", unix.NFPROTO_BRIDGE: "bridge", unix.NFPROTO_ARP: "arp",
 }
 
@@ -109,7 +109,7 @@ func parseNFTTrace(b []byte) (t NFTTrace, err error) {
 		}
 	})
 	if kind == unix.NFT_TRACETYPE_POLICY {
-		t.Policy, t.Verdict, t.Drops = true, nftVerdicts[int32(policy)], policy == 0 //nolint:gosec // the kernel's numbers have a sign
+		t.Policy, t.Verdict, t.Drops = true, nftVerdicts[int32(policy)], policy == 0 // the kernel's numbers have a sign
 	}
 	if len(network) > 0 {
 		t.Headers = append(append([]byte(nil), network...), transport...)
@@ -118,7 +118,7 @@ func parseNFTTrace(b []byte) (t NFTTrace, err error) {
 }
 
 // nftVerdicts are the words of nft, by NF_* and NFT_*.
-var nftVerdicts = map[int32]string{ //nolint:gochecknoglobals // a constant
+var nftVerdicts = map[int32]string{
 	0: "drop", 1: "accept", 2: "stolen", 3: "queue",
 	unix.NFT_CONTINUE: "continue", unix.NFT_BREAK: "break", unix.NFT_JUMP: "jump", unix.NFT_GOTO: "goto", unix.NFT_RETURN: "return",
 }
@@ -129,7 +129,7 @@ func nftVerdict(b []byte) (word string, drops bool) {
 	err := walk(b, func(attr uint16, v []byte) {
 		switch attr {
 		case unix.NFTA_VERDICT_CODE:
-			code := int32(bigEndian32(v)) //nolint:gosec // the kernel's numbers have a sign
+			code := int32(bigEndian32(v)) // the kernel's numbers have a sign
 			if code >= 0 {
 				code &= 0xff // NF_VERDICT_MASK: the rest is the number of a queue, or of an error
 			}

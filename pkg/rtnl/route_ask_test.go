@@ -88,6 +88,6 @@ func TestPrivilegedAskRoute(t *testing.T) {
 func addNeighbour(t *testing.T, ns *netns.NS, dev, dst string, mac net.HardwareAddr) {
 	t.Helper()
 	ok(t, ns.Do(func() error {
-		return exec.Command("ip", "neigh", "add", dst, "lladdr", mac.String(), "nud", "permanent", "dev", dev).Run() //nolint:gosec // arguments of the test
+		return exec.Command("ip", "neigh", "add", dst, "lladdr", mac.String(), "nud", "permanent", "dev", dev).Run()
 	}))
 }

@@ -40,7 +40,7 @@ func TestPrivilegedRules(t *testing.T) {
 		t.Errorf("rules (- want, + got):\n%s", d)
 	}
 	for _, r := range want {
-		for h.DelRule(r) == nil { //nolint:revive // until there is none
+		for h.DelRule(r) == nil { // until there is none
 		}
 		if err := h.DelRule(r); !errors.Is(err, ErrNotFound) {
 			t.Errorf("delete %s again: %v, want ErrNotFound", r, err)

@@ -56,13 +56,13 @@ const other = "other"
 
 // The tables give each histogram its place in the file. A change of them, or of Bounds, needs another magic.
 var (
-	plugins = [...]string{ //nolint:gochecknoglobals // a table
+	plugins = [...]string{
 		other, "bandwidth", "bridge", "dhcp", "dummy", "firewall", "flannel", "host-device", "host-local", "ipvlan", "loopback", "macvlan",
 		"portmap", "ptp", "sbr", "sluice-ipam", "static", "tap", "tuning", "vlan", "vrf", "whereabouts",
 	}
-	verbs   = [...]string{"ADD", "DEL", "CHECK", "GC", "STATUS"} //nolint:gochecknoglobals // a table
-	results = [...]Result{Success, TryAgain, Failure}            //nolint:gochecknoglobals // a table
-	bounds  = [...]time.Duration{                                //nolint:gochecknoglobals // a table
+	verbs   = [...]string{"ADD", "DEL", "CHECK", "GC", "STATUS"}
+	results = [...]Result{Success, TryAgain, Failure}
+	bounds  = [...]time.Duration{
 		time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond,
 		100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond, 5 * time.Second,
 		10 * time.Second, 30 * time.Second, time.Minute,
@@ -148,7 +148,7 @@ func guard(path string, f func()) (err error) {
 }
 
 func counter(mem []byte, at int) *uint64 {
-	return (*uint64)(unsafe.Pointer(&mem[len(magic)+at*word])) //nolint:gosec // aligned: the mapping is, and so are magic and word
+	return (*uint64)(unsafe.Pointer(&mem[len(magic)+at*word])) // aligned: the mapping is, and so are magic and word
 }
 
 func place(plugin, verb string, result Result) (int, error) {
@@ -267,7 +267,7 @@ func Read(path string) ([]Histogram, error) {
 		for _, verb := range verbs {
 			for _, result := range results {
 				h := Histogram{Plugin: plugin, Verb: verb, Result: result, Counts: make([]uint64, len(bounds)+1)}
-				h.Sum = time.Duration(binary.NativeEndian.Uint64(words)) //nolint:gosec // a sum of durations
+				h.Sum = time.Duration(binary.NativeEndian.Uint64(words))
 				for i := range h.Counts {
 					h.Counts[i] = binary.NativeEndian.Uint64(words[(1+i)*word:])
 				}

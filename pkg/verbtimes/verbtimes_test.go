@@ -94,7 +94,7 @@ func TestObserveAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range processes {
 		all.Go(func() {
-			c := exec.CommandContext(t.Context(), exe, strconv.Itoa(each)) //nolint:gosec // this program
+			c := exec.CommandContext(t.Context(), exe, strconv.Itoa(each))
 			c.Env = append(os.Environ(), "TEST_VERBTIMES="+path)
 			if out, err := c.CombinedOutput(); err != nil {
 				t.Errorf("%v: %s", err, out)

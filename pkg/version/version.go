@@ -11,7 +11,7 @@ import (
 )
 
 // build is set with -ldflags "-X github.com/sluice-cni/sluice/pkg/version.build=v1.2.3".
-var build = "dev" //nolint:gochecknoglobals // the linker's -X needs a package variable
+var build = "dev"
 
 // String returns the version of this build, "dev" when the build did not say.
 func String() string { return build }

@@ -85,7 +85,7 @@ type leaseServer struct {
 	refuse  map[string]string // error objects by verb
 }
 
-const leaseToken = "s3cr3t;with=odd \"chars\"" //nolint:gosec // of a server that lives in the test
+const leaseToken = "s3cr3t;with=odd \"chars\""
 
 // newLeaseServer starts a server and makes a directory with the plugin.
 func newLeaseServer(t *testing.T) *leaseServer {
@@ -104,7 +104,7 @@ func newLeaseServer(t *testing.T) *leaseServer {
 		t.Fatal(err)
 	}
 	s.url = "unix://" + socket
-	srv := &http.Server{Handler: s} //nolint:gosec // no other machine reaches it
+	srv := &http.Server{Handler: s}
 	go func() { _ = srv.Serve(l) }()
 	t.Cleanup(func() { _ = srv.Close() })
 	return s

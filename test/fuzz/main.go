@@ -39,7 +39,7 @@ func main() {
 	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "fuzz:", err)
 		stop()
-		os.Exit(1) //nolint:gocritic // stop was called
+		os.Exit(1) // stop was called
 	}
 }
 

@@ -38,7 +38,7 @@ func main() {
 	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "hostile:", err)
 		stop()
-		os.Exit(1) //nolint:gocritic // stop was called
+		os.Exit(1) // stop was called
 	}
 }
 

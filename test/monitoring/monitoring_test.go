@@ -197,7 +197,7 @@ func prometheus(t *testing.T, dir string) server {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	c := exec.CommandContext(t.Context(), "prometheus", "--config.file="+dir+"/prometheus.yml", "--storage.tsdb.path="+dir+"/data", "--web.listen-address="+address) //nolint:gosec // the test's own
+	c := exec.CommandContext(t.Context(), "prometheus", "--config.file="+dir+"/prometheus.yml", "--storage.tsdb.path="+dir+"/data", "--web.listen-address="+address)
 	c.Stdout, c.Stderr = log, log
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -214,7 +214,7 @@ func prometheus(t *testing.T, dir string) server {
 
 func (s server) get(t *testing.T, path string, into any) {
 	t.Helper()
-	r, err := http.Get(string(s) + path) //nolint:gosec,noctx // the test's own
+	r, err := http.Get(string(s) + path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func (s server) query(t *testing.T, q string) (values []string) {
 func (s server) wait(t *testing.T, q string) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
-		r, err := http.Get(string(s) + "/-/ready") //nolint:gosec,noctx // the test's own
+		r, err := http.Get(string(s) + "/-/ready")
 		if err != nil {
 			continue
 		}

@@ -29,7 +29,7 @@ func strangerDeb(t *testing.T, version string, plugins ...string) string {
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(file, []byte(content), 0o755); err != nil { //nolint:gosec // a plugin is a program
+		if err := os.WriteFile(file, []byte(content), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}

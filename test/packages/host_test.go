@@ -102,7 +102,7 @@ func (h *host) write(file, content string) {
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			return err
 		}
-		if err := os.WriteFile(file+".new", []byte(content), 0o755); err != nil { //nolint:gosec // a plugin is a program
+		if err := os.WriteFile(file+".new", []byte(content), 0o755); err != nil {
 			return err
 		}
 		return os.Rename(file+".new", file)

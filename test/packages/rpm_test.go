@@ -18,7 +18,7 @@ func strangerRPM(t *testing.T, version string, plugins ...string) string {
 	dir := t.TempDir()
 	var install, files strings.Builder
 	for _, name := range plugins {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(upstream(t, name)+version), 0o755); err != nil { //nolint:gosec // a plugin is a program
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(upstream(t, name)+version), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		fmt.Fprintf(&install, "install -D -m 755 %s/%s %%{buildroot}%s/%s\n", dir, name, pluginDir, name)
@@ -42,7 +42,7 @@ Plugins of others.
 %%files
 %s
 `, version, install.String(), files.String())
-	if err := os.WriteFile(spec, []byte(text), 0o644); err != nil { //nolint:gosec // scratch
+	if err := os.WriteFile(spec, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := command("rpmbuild", "-bb", "--quiet", "--define", "_topdir "+dir, "--define", "_rpmdir "+dir,

@@ -18,7 +18,7 @@ import (
 )
 
 // suiteTime bounds one run of a suite.
-var suiteTime = netlab.Patient(10 * time.Minute) //nolint:gochecknoglobals // read once
+var suiteTime = netlab.Patient(10 * time.Minute)
 
 // runAll runs suites that are prepared, both forms of each, and compares.
 func runAll(ctx context.Context, dir string, chosen []suite) error {

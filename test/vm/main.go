@@ -115,7 +115,7 @@ func main() {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "kernels:", err)
 		stop()
-		os.Exit(1) //nolint:gocritic // stop was called
+		os.Exit(1) // stop was called
 	}
 }
 

@@ -132,7 +132,7 @@ func look(path string) (mark, error) {
 	if !ok {
 		return mark{}, fmt.Errorf("%s: no inode", path)
 	}
-	return mark{st.Ino, uint64(st.Size), st.Mode, st.Mtim, st.Ctim}, nil //nolint:gosec // a size is not negative
+	return mark{st.Ino, uint64(st.Size), st.Mode, st.Mtim, st.Ctim}, nil // a size is not negative
 }
 
 // Run watches the directory until ctx ends, and fills Changed. It installs nothing itself.

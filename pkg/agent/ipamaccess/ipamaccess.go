@@ -116,7 +116,7 @@ func (a *Access) ask(ctx context.Context) error {
 }
 
 func (a *Access) flat() []byte {
-	text, _ := json.MarshalIndent(map[string]any{ //nolint:errchkjson // strings
+	text, _ := json.MarshalIndent(map[string]any{
 		"datastore": "kubernetes", "kubernetes": map[string]string{"kubeconfig": filepath.Join(a.ConfDir, folder, kubeconfig)},
 	}, "", "  ")
 	return append(text, '\n')

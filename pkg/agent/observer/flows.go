@@ -156,7 +156,7 @@ func (s *Server) past(ctx context.Context, r *request, c *client, send func(*obs
 	if number == 0 || number > maxAnswer {
 		number = maxAnswer
 	}
-	found, more, err := s.find(ctx, r, c, int(number)) //nolint:gosec // at most maxAnswer
+	found, more, err := s.find(ctx, r, c, int(number))
 	if err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func (s *Server) find(ctx context.Context, r *request, c *client, number int) (f
 		slices.SortStableFunc(found, byTime)
 		if n := len(found) - number; n > 0 {
 			found = slices.Delete(found, 0, n)
-			more += uint64(n) //nolint:gosec // above zero
+			more += uint64(n)
 		}
 	}
 	take := func(e flowevent.Event) bool {
@@ -239,7 +239,7 @@ func (s *Server) GetNodes(context.Context, *observer.GetNodesRequest) (*observer
 	return &observer.GetNodesResponse{Nodes: []*observer.Node{n}}, nil
 }
 
-func (s *Server) uptime() uint64 { return uint64(time.Since(s.started)) } //nolint:gosec // above zero
+func (s *Server) uptime() uint64 { return uint64(time.Since(s.started)) }
 
 // GetNamespaces names those of the pods that have connections.
 func (s *Server) GetNamespaces(ctx context.Context, _ *observer.GetNamespacesRequest) (*observer.GetNamespacesResponse, error) {

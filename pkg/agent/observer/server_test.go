@@ -36,7 +36,7 @@ func program(t *testing.T, table, follow string) (path, calls string) {
 	dir := t.TempDir()
 	path, calls = filepath.Join(dir, "sluice"), filepath.Join(dir, "calls")
 	script := fmt.Sprintf("#!/bin/sh\necho \"$@\" >>%s\ncase \"$*\" in *--follow*)\n%s\n;; *)\n%s\n;; esac\n", calls, follow, table)
-	if err := os.WriteFile(path, []byte(script), 0o700); err != nil { //nolint:gosec // a program is executable
+	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	return path, calls
@@ -290,7 +290,7 @@ func TestSocket(t *testing.T) {
 		}
 		_ = l
 	}
-	if err := os.Chmod(dir, 0o777); err != nil { //nolint:gosec // what is refused
+	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := New(Options{Socket: path}); err == nil || !strings.Contains(err.Error(), "observe.socket: "+dir) {

@@ -213,7 +213,7 @@ func (r *Reporter) Run(ctx context.Context) {
 		var retry <-chan time.Time
 		switch {
 		case err != nil:
-			retry = time.After(wait + rand.N(wait)) //nolint:gosec // jitter
+			retry = time.After(wait + rand.N(wait))
 			wait = min(2*wait, longest)
 		default:
 			wait = shortest

@@ -65,7 +65,7 @@ func SetQueues(n int) error {
 	for _, l := range links {
 		if l.Type() == "veth" {
 			// struct ethtool_channels: the most of rx, tx, other and combined, which the kernel ignores, then the counts.
-			errs = append(errs, ethtool(l.Attrs().Name, ethtoolSetChannels, 0, 0, 0, 0, uint32(n), uint32(n), 0, 0)) //nolint:gosec // a few
+			errs = append(errs, ethtool(l.Attrs().Name, ethtoolSetChannels, 0, 0, 0, 0, uint32(n), uint32(n), 0, 0))
 		}
 	}
 	return errors.Join(errs...)

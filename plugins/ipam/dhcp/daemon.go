@@ -139,7 +139,7 @@ func listen(path string) (net.Listener, error) {
 		return nil, err
 	}
 	// As the systemd unit has it: who may connect may have any pod's lease released.
-	if err := os.Chmod(path, 0o660); err != nil { //nolint:gosec // group access is meant
+	if err := os.Chmod(path, 0o660); err != nil { // group access is meant
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil

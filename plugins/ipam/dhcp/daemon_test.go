@@ -158,7 +158,7 @@ func fewFiles(t *testing.T, spare int) (free func()) {
 }
 
 // Many pods at once: a daemon that may open no more files goes on when it may again.
-func TestNoFilesLeft(t *testing.T) { //nolint:paralleltest // changes a limit of the process
+func TestNoFilesLeft(t *testing.T) { // not parallel: changes a limit of the process
 	o, ended := serving(t)
 	free := fewFiles(t, 1) // for the client's side
 	conn, err := net.Dial("unix", o.SocketPath)

@@ -116,7 +116,7 @@ func TestPrivilegedRenewWithAnotherMAC(t *testing.T) {
 }
 
 // A server that refuses says so to everybody: the client may not use its address any more.
-func TestPrivilegedRenewRefused(t *testing.T) { //nolint:paralleltest // a process that another test starts holds the socket of the first renewal for a moment
+func TestPrivilegedRenewRefused(t *testing.T) { // not parallel: a process that another test starts holds the socket of the first renewal for a moment
 	w := newWire(t)
 	ack := w.lease()
 	if _, err := w.port.renew(t.Context(), ack, false); err != nil {
@@ -131,7 +131,7 @@ func TestPrivilegedRenewRefused(t *testing.T) { //nolint:paralleltest // a proce
 }
 
 // An interface that cannot be looked for has not gone: its pod uses the address still.
-func TestPrivilegedPresentWithoutFiles(t *testing.T) { //nolint:paralleltest // changes a limit of the process
+func TestPrivilegedPresentWithoutFiles(t *testing.T) { // not parallel: changes a limit of the process
 	w := newWire(t)
 	ack := w.lease()
 	free := fewFiles(t, 2) // the namespace and the one to return to

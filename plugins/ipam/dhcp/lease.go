@@ -139,7 +139,7 @@ func (l *lease) seek(ctx context.Context) (*dhcpv4.DHCPv4, error) {
 			wait = slow
 			slow = min(2*slow, l.retries.max)
 		}
-		wait += time.Duration(rand.Int64N(int64(2*jitter))) - jitter //nolint:gosec // spreads load, hides nothing
+		wait += time.Duration(rand.Int64N(int64(2*jitter))) - jitter // spreads load, hides nothing
 		if time.Now().Add(wait).After(end) {
 			return nil, fmt.Errorf("%w: %w", errNoMoreTries, err)
 		}

@@ -63,7 +63,7 @@ func listenOn(dev *net.Interface, leased net.IP) (*net.UDPConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return conn.(*net.UDPConn), nil //nolint:forcetypeassert // what package net makes of "udp4"
+	return conn.(*net.UDPConn), nil // what package net makes of "udp4"
 }
 
 // hasMaster reports that the device is a port of another one, such as a VRF.
@@ -77,7 +77,7 @@ func hasMaster(index int) (bool, error) {
 		return false, fmt.Errorf("list the pod's devices: %w", err)
 	}
 	for _, m := range messages {
-		if m.Header.Type != unix.RTM_NEWLINK || len(m.Data) < unix.SizeofIfInfomsg || int(int32(binary.NativeEndian.Uint32(m.Data[4:]))) != index { //nolint:gosec // a signed field
+		if m.Header.Type != unix.RTM_NEWLINK || len(m.Data) < unix.SizeofIfInfomsg || int(int32(binary.NativeEndian.Uint32(m.Data[4:]))) != index { // a signed field
 			continue
 		}
 		attrs, err := syscall.ParseNetlinkRouteAttr(&m)

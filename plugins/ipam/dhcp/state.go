@@ -98,7 +98,7 @@ func readStates(dir string) ([]*state, error) {
 		if !strings.HasSuffix(e.Name(), ".json") {
 			continue
 		}
-		b, err := os.ReadFile(path) //nolint:gosec // our own directory
+		b, err := os.ReadFile(path)
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -245,7 +245,7 @@ func localFS(dir string) bool {
 		return false
 	}
 	const zfs, bcachefs = 0x2fc12fc1, 0xca451a4e
-	switch uint32(st.Type) { //nolint:gosec // magic numbers have 32 bits
+	switch uint32(st.Type) { // magic numbers have 32 bits
 	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC,
 		unix.OVERLAYFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, zfs, bcachefs:
 		return true

@@ -56,7 +56,7 @@ func stampOf(fi fs.FileInfo) string { return fi.ModTime().UTC().Format(time.RFC3
 func (s *store) stamp() {
 	path := filepath.Join(s.side, stampName)
 	now := time.Now()
-	t := time.Unix(now.Unix(), 1+rand.Int64N(1e9-1)) //nolint:gosec // no secret, only unlike the kernel's
+	t := time.Unix(now.Unix(), 1+rand.Int64N(1e9-1)) // no secret, only unlike the kernel's
 	ts := unix.NsecToTimespec(t.UnixNano())
 	err := unix.UtimesNanoAt(unix.AT_FDCWD, s.dir, []unix.Timespec{ts, ts}, 0)
 	var fi fs.FileInfo

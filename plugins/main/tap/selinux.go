@@ -39,7 +39,7 @@ func (kernelLabels) Run(label string, argv []string) (err error) {
 		return fmt.Errorf("set the label %q: %w", label, err)
 	}
 	defer func() { err = errors.Join(err, os.WriteFile(execLabel, nil, 0)) }()
-	out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput() //nolint:gosec // argv is this package's own
+	out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(string(out)))
 	}

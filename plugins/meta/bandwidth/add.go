@@ -274,7 +274,7 @@ func (j *job) say() {
 // ifbOnNode is the intermediate device as the result shows it.
 func (j *job) ifbOnNode() (*types100.Interface, error) {
 	if j.s.IFB == "" || j.s.inside() {
-		return nil, nil //nolint:nilnil // "none" is an answer
+		return nil, nil // "none" is an answer
 	}
 	l, err := j.dev.out.LinkByName(j.s.IFB)
 	if err != nil {

@@ -188,7 +188,7 @@ func newLimit(key string, rate, burst *uint64) (*Limit, error) {
 	r, b := deref(rate), deref(burst)
 	switch {
 	case r == 0 && b == 0:
-		return nil, nil //nolint:nilnil // not limited is an answer
+		return nil, nil // not limited is an answer
 	case r == 0:
 		return nil, cnierr.Config(key+"Burst", b, "a burst without "+key+"Rate")
 	case r < bitsPerByte:

@@ -93,7 +93,7 @@ func save(file string, content []byte) error {
 
 // readSaved returns a saved configuration and the delegate it is for.
 func readSaved(file string) ([]byte, string, error) {
-	b, err := os.ReadFile(file) //nolint:gosec // our own file
+	b, err := os.ReadFile(file)
 	if err != nil {
 		return nil, "", err
 	}
@@ -186,7 +186,7 @@ func abandoned(e fs.DirEntry) bool {
 // savedNetwork is the network a saved configuration belongs to, "" when it does
 // not say.
 func savedNetwork(file string) string {
-	b, err := os.ReadFile(file) //nolint:gosec // our own directory
+	b, err := os.ReadFile(file)
 	var conf struct {
 		Name string `json:"name"`
 	}

@@ -28,7 +28,7 @@ type subnets struct {
 // readSubnets reads flanneld's file. The error names the file and what is
 // missing or wrong in it.
 func readSubnets(path string) (*subnets, error) {
-	b, err := os.ReadFile(path) //nolint:gosec // the operator's path
+	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, cnierr.New(cnierr.CodeTryAgain, fmt.Sprintf("subnetFile %q: there is no such file: flanneld writes it, is its pod running on this node?", path), "")
 	}

@@ -91,7 +91,7 @@ func (w *dhcpWorld) eventually(what string, cond func() bool) {
 func (w *dhcpWorld) dnsmasq() (leases func() string) {
 	w.T.Helper()
 	file := filepath.Join(w.dir, "dnsmasq.leases")
-	if err := os.WriteFile(file, nil, 0o666); err != nil { //nolint:gosec // dnsmasq may drop its privileges
+	if err := os.WriteFile(file, nil, 0o666); err != nil { // dnsmasq may drop its privileges
 		w.T.Fatal(err)
 	}
 	w.server = w.Start("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--port=0", "--user=root", "--group=root", "--log-dhcp", "--log-facility=-",
@@ -250,7 +250,7 @@ func (w *dhcpWorld) kea(seconds int) (leases func() string) {
 }
 
 // Short leases of Kea: they are renewed, also after the daemon was away.
-func TestPrivilegedDHCPRenewal(t *testing.T) { //nolint:paralleltest // sets environment variables for the server
+func TestPrivilegedDHCPRenewal(t *testing.T) { // not parallel: sets environment variables for the server
 	w := newDHCPWorld(t, "")
 	leases := w.kea(12)
 	w.startDaemon()
@@ -280,7 +280,7 @@ func TestPrivilegedDHCPRenewal(t *testing.T) { //nolint:paralleltest // sets env
 
 // A pod whose lease has run out has its interface down: the address may be
 // another host's by now. CHECK says so and does not hang, and DEL works.
-func TestPrivilegedDHCPExpiry(t *testing.T) { //nolint:paralleltest // sets environment variables for the server
+func TestPrivilegedDHCPExpiry(t *testing.T) { // not parallel: sets environment variables for the server
 	w := newDHCPWorld(t, "")
 	w.kea(8)
 	w.startDaemon()

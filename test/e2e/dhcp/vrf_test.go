@@ -16,7 +16,7 @@ import (
 
 // The pod's interface is in a VRF, and the pod has the leased address elsewhere too, as pods with VRFs may: the lease is
 // renewed by that interface.
-func TestPrivilegedDHCPInVRF(t *testing.T) { //nolint:paralleltest // sets environment variables for the server
+func TestPrivilegedDHCPInVRF(t *testing.T) { // not parallel: sets environment variables for the server
 	require.Link(t, "vrf")
 	w := newDHCPWorld(t, "")
 	var err error

@@ -138,7 +138,7 @@ func startUnit(file, instance string) error {
 	_, line, _ := strings.Cut(string(text), "\nExecStart=")
 	line, _, _ = strings.Cut(line, "\n")
 	args := strings.Fields(strings.ReplaceAll(line, "%i", instance))
-	out, err := exec.Command(e2etest.Programs.Path(args[0]), args[1:]...).CombinedOutput() //nolint:gosec // of the unit
+	out, err := exec.Command(e2etest.Programs.Path(args[0]), args[1:]...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%v: %w: %s", args, err, out)
 	}

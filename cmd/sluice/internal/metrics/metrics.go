@@ -88,7 +88,7 @@ func encode(w io.Writer, families []*dto.MetricFamily) error {
 }
 
 // descs are the metrics by their names.
-var descs = map[string]*prometheus.Desc{} //nolint:gochecknoglobals // filled once, below
+var descs = map[string]*prometheus.Desc{}
 
 func describe(name, help string, labels ...string) string {
 	descs[name] = prometheus.NewDesc(name, help, labels, nil)
@@ -96,7 +96,7 @@ func describe(name, help string, labels ...string) string {
 }
 
 // The metrics.
-var ( //nolint:gochecknoglobals // a table
+var (
 	build       = describe("sluice_build_info", "Version of the sluice command. The value is 1.", "version")
 	loaded      = describe("sluice_datapath_loaded", "Whether the eBPF datapath is loaded.")
 	backend     = describe("sluice_backend_info", "Backend that the node decided for, and why. The value is 1.", "backend", "reason")

@@ -64,5 +64,5 @@ func newLimit(perSecond uint) *rate.Limiter {
 	if perSecond == 0 {
 		return rate.NewLimiter(rate.Inf, 0)
 	}
-	return rate.NewLimiter(rate.Limit(perSecond), int(perSecond)) //nolint:gosec // far below 2^63
+	return rate.NewLimiter(rate.Limit(perSecond), int(perSecond)) // far below 2^63
 }

@@ -158,9 +158,9 @@ func (c conn) flow(k key) *loader.Flow {
 // number is that of a word; one more than there are for another.
 func number(words []string, word string) uint8 {
 	if i := slices.Index(words, word); i >= 0 {
-		return uint8(i) //nolint:gosec // few words
+		return uint8(i)
 	}
-	return uint8(len(words)) //nolint:gosec // few words
+	return uint8(len(words))
 }
 
 func name(words []string, n uint8) string {

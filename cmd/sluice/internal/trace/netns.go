@@ -22,7 +22,7 @@ func openNetns(path string) (*rtnl.Handle, error) {
 
 // legacyTables are the tables that iptables-legacy has in the kernel. /proc/thread-self is of the calling thread's network namespace.
 func legacyTables(file string) []string {
-	b, err := os.ReadFile("/proc/thread-self/net/" + file) //nolint:gosec // a name of ours
+	b, err := os.ReadFile("/proc/thread-self/net/" + file)
 	if err != nil {
 		return nil
 	}

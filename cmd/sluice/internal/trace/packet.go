@@ -59,8 +59,8 @@ func frame(t Tuple, answer bool, dst, src net.HardwareAddr) []byte {
 		binary.BigEndian.PutUint16(b[12:], unix.ETH_P_IP)
 		ip := make([]byte, 20)
 		ip[0], ip[8], ip[9] = 0x45, hops, t.Proto
-		binary.BigEndian.PutUint16(ip[2:], uint16(20+len(l4))) //nolint:gosec // small
-		binary.BigEndian.PutUint16(ip[6:], 0x4000)             // do not fragment
+		binary.BigEndian.PutUint16(ip[2:], uint16(20+len(l4)))
+		binary.BigEndian.PutUint16(ip[6:], 0x4000) // do not fragment
 		copy(ip[12:], s)
 		copy(ip[16:], d)
 		binary.BigEndian.PutUint16(ip[10:], checksum(ip))
@@ -69,7 +69,7 @@ func frame(t Tuple, answer bool, dst, src net.HardwareAddr) []byte {
 		binary.BigEndian.PutUint16(b[12:], unix.ETH_P_IPV6)
 		ip := make([]byte, 8, 40)
 		ip[0], ip[6], ip[7] = 0x60, t.Proto, hops
-		binary.BigEndian.PutUint16(ip[4:], uint16(len(l4))) //nolint:gosec // small
+		binary.BigEndian.PutUint16(ip[4:], uint16(len(l4)))
 		b = append(b, append(append(ip, s...), d...)...)
 	}
 	return append(b, l4...)
@@ -113,7 +113,7 @@ func transport(t Tuple, answer bool) []byte {
 		}
 	}
 	pseudo := append(append([]byte{}, t.Src.Addr().AsSlice()...), t.Dst.Addr().AsSlice()...)
-	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(l4))) //nolint:gosec // small
+	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(l4)))
 	pseudo = append(append(pseudo, 0, 0, 0, t.Proto), l4...)
 	c := checksum(pseudo)
 	if c == 0 {
@@ -141,7 +141,7 @@ func checksum(b []byte) uint16 {
 	for sum>>16 != 0 {
 		sum = sum&0xffff + sum>>16
 	}
-	return ^uint16(sum) //nolint:gosec // folded above
+	return ^uint16(sum)
 }
 
 func setMACs(frame []byte, dst, src net.HardwareAddr) {

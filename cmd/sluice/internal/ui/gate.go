@@ -48,7 +48,7 @@ func (g gate) enter(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "Open the address that \"sluice ui\" printed: it has a token.", http.StatusUnauthorized)
 		return
 	}
-	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: g.cookie, Path: g.room, HttpOnly: true, SameSite: http.SameSiteStrictMode}) //nolint:gosec // no TLS on the loopback
+	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: g.cookie, Path: g.room, HttpOnly: true, SameSite: http.SameSiteStrictMode}) // no TLS on the loopback
 	http.Redirect(w, r, g.room, http.StatusSeeOther)
 }
 

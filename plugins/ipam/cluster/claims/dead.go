@@ -65,7 +65,7 @@ func (c *Claimer) dead(ctx context.Context, ids []pool.NodeID) (map[pool.NodeID]
 		return id.Machine == c.Node.Machine && id.Boot == c.Node.Boot || strings.HasPrefix(id.Node, unknownMark)
 	})
 	if len(ask) == 0 {
-		return nil, nil //nolint:nilnil // none is an answer
+		return nil, nil // none is an answer
 	}
 	return c.Store.Dead(ctx, ask)
 }

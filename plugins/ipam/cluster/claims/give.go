@@ -235,7 +235,7 @@ func (c *Claimer) forUpkeep(ctx context.Context, q *Request) (*os.File, error) {
 	idle := f.Idle()
 	f.Close()
 	if !idle {
-		return nil, nil //nolint:nilnil // nothing to do is an answer
+		return nil, nil // nothing to do is an answer
 	}
 	return filelock.Acquire(ctx, c.workPath(q, "upkeep"))
 }

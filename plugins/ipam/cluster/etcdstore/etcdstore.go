@@ -104,7 +104,7 @@ func (s *Store) Get(ctx context.Context, name string) (*pool.Object, error) {
 	}
 	head, entries := res.Responses[0].GetResponseRange(), res.Responses[1].GetResponseRange()
 	if len(head.Kvs) == 0 {
-		return nil, nil //nolint:nilnil // no pool is an answer
+		return nil, nil // no pool is an answer
 	}
 	o := &pool.Object{Name: name, UID: strconv.FormatInt(head.Kvs[0].CreateRevision, 10), Range: string(head.Kvs[0].Value), Allocations: map[string]pool.Entry{}}
 	for _, kv := range entries.Kvs {
@@ -190,7 +190,7 @@ func (s *Store) Change(ctx context.Context, name string, c pool.Change) (*pool.O
 			return nil, err
 		}
 	}
-	return nil, nil //nolint:nilnil // a transaction does not say what other keys have
+	return nil, nil // a transaction does not say what other keys have
 }
 
 func (s *Store) commit(ctx context.Context, conditions []clientv3.Cmp, ops []clientv3.Op) error {

@@ -127,7 +127,7 @@ func (s *Store) Get(ctx context.Context, name string) (*pool.Object, error) {
 		if rerr := s.resourceMissing(err); rerr != nil {
 			return nil, rerr
 		}
-		return nil, nil //nolint:nilnil // no pool is an answer
+		return nil, nil // no pool is an answer
 	}
 	if err != nil {
 		return nil, s.told(err)
@@ -189,7 +189,7 @@ func (s *Store) Change(ctx context.Context, name string, c pool.Change) (*pool.O
 	}
 	var o object
 	if err := json.Unmarshal(text, &o); err != nil { // it was changed, and the caller reads it
-		return nil, nil //nolint:nilerr,nilnil // no pool is an answer
+		return nil, nil //nolint:nilerr // no pool is an answer
 	}
 	p := o.pool()
 	return &p, nil
@@ -198,7 +198,7 @@ func (s *Store) Change(ctx context.Context, name string, c pool.Change) (*pool.O
 // untracked takes the managed fields away. They have a line for each field of each allocation, by which server-side apply
 // tells owners apart, and no program applies a pool. The API server then tracks no field of it until one does:
 // https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields.
-var untracked = operation{"add", "/metadata/managedFields", []struct{}{{}}} //nolint:gochecknoglobals // a constant
+var untracked = operation{"add", "/metadata/managedFields", []struct{}{{}}}
 
 // patch has first all tests, then all changes. "add" would overwrite an entry, so its path is tested to be absent.
 func patch(c pool.Change) []operation {

@@ -179,7 +179,7 @@ func (i *Interface) addr(p netip.Prefix) rtnl.Addr {
 // wait for; nil otherwise.
 func (i *Interface) watchDAD(addrs []netip.Prefix) (*rtnl.Watch, error) {
 	if !i.DAD && !i.Announce || !HasV6(addrs) {
-		return nil, nil //nolint:nilnil // nothing to wait for is an answer
+		return nil, nil // nothing to wait for is an answer
 	}
 	w, err := rtnl.SubscribeIn(i.NS, rtnl.GroupAddrV6, rtnl.GroupLink)
 	return w, cnierr.Wrap(cnierr.CodeKernel, err, "listen for address changes")

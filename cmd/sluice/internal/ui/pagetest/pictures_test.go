@@ -62,7 +62,7 @@ func comparePicture(t *testing.T, p *tab, name, view string) {
 		return
 	}
 	if *update {
-		if err := os.WriteFile(file, smaller(t, shot), 0o644); err != nil { //nolint:gosec // a file of the repository
+		if err := os.WriteFile(file, smaller(t, shot), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -93,7 +93,7 @@ func smaller(t *testing.T, data []byte) []byte {
 	b := from.Bounds()
 	at := func(x, y int) color.RGBA {
 		r, g, bl, _ := from.At(x, y).RGBA()
-		return color.RGBA{uint8(r >> 8), uint8(g >> 8), uint8(bl >> 8), 255} //nolint:gosec // RGBA returns 16 bits
+		return color.RGBA{uint8(r >> 8), uint8(g >> 8), uint8(bl >> 8), 255}
 	}
 	seen := map[color.RGBA]int{}
 	for y := b.Min.Y; y < b.Max.Y; y++ {
@@ -110,7 +110,7 @@ func smaller(t *testing.T, data []byte) []byte {
 		palette = append(palette, c)
 	}
 	for _, c := range colours {
-		nearest[c] = uint8(palette.Index(c)) //nolint:gosec // of 256
+		nearest[c] = uint8(palette.Index(c))
 	}
 	to := image.NewPaletted(b, palette)
 	for y := b.Min.Y; y < b.Max.Y; y++ {
