@@ -16,7 +16,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
@@ -126,7 +125,7 @@ func (o *options) tool(ctx context.Context) (*operator.Tool, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := conf.Load(&cniskel.Args{CmdArgs: cniskel.CmdArgs{StdinData: jsonobj.NewDocument(text)}, Log: log.NewNop()})
+	c, err := conf.Load(&cniskel.Args{CmdArgs: cniskel.CmdArgs{StdinData: text}, Log: log.NewNop()})
 	if err != nil {
 		return nil, err
 	}

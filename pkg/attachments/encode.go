@@ -10,8 +10,6 @@ import (
 	"strconv"
 )
 
-//go:generate go run ../jsonobj/gen
-
 // A plugin writes a record twice in a process that lives for milliseconds; encoding/json would prepare the types of this package
 // by reflection for that alone. The tags still say how a record looks: the tests compare what is here with them.
 

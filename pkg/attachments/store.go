@@ -28,7 +28,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
+	"github.com/sluice-cni/sluice/pkg/cnierr"
 )
 
 const (
@@ -75,16 +75,12 @@ func (r ID) sum() [sha256.Size]byte {
 func (r ID) String() string { return r.Network + "/" + r.ContainerID + "/" + r.IfName }
 
 // Section is what one plugin of the chain recorded.
-//
-//jsonobj:object
 type Section struct {
 	State string          `json:"state"`
 	Data  json.RawMessage `json:"data,omitempty"`
 }
 
 // Record is everything known of one attachment.
-//
-//jsonobj:object
 type Record struct {
 	Version int `json:"version"`
 	ID
@@ -105,7 +101,7 @@ func (r *Record) Section(plugin string, into any) (bool, error) {
 	if !ok || into == nil || len(s.Data) == 0 {
 		return ok, nil
 	}
-	if err := jsonobj.Decode("section "+plugin, s.Data, into); err != nil {
+	if err := cnierr.Decode("section "+plugin, s.Data, into); err != nil {
 		return true, fmt.Errorf("record of %s: %w", r.ID, err)
 	}
 	return true, nil
@@ -221,7 +217,7 @@ func (d *Dir) read(name string) (*Record, error) {
 	}
 	rec := new(Record)
 	// A file that names another attachment than its own name was not written by this code: nothing in it may be acted on.
-	if err := jsonobj.Decode("attachment record", raw, rec); err != nil || rec.Version <= 0 || rec.ContainerID == "" || fileName(rec.ID) != name {
+	if err := json.Unmarshal(raw, rec); err != nil || rec.Version <= 0 || rec.ContainerID == "" || fileName(rec.ID) != name {
 		ref, _ := refFromName(name)
 		return &Record{ID: ref, Corrupt: true}, nil //nolint:nilerr // what cannot be read is an answer, not a failure
 	}

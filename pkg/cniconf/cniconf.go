@@ -3,8 +3,8 @@
 // Package cniconf decodes what a runtime sends: the network configuration on
 // stdin, prevResult, CNI_ARGS and the list of valid attachments. It is lenient
 // where the upstream plugins are (case of keys, unknown keys) and strict where
-// leniency hides mistakes. It knows no plugin's keys; of Sluice it imports attachments,
-// cnierr and jsonobj.
+// leniency hides mistakes. It knows no plugin's keys; of Sluice it imports attachments
+// and cnierr.
 package cniconf
 
 import (
@@ -18,14 +18,9 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
-//go:generate go run ../jsonobj/gen
-
 // Common holds the keys every plugin has. Embed it in a plugin's configuration.
-//
-//jsonobj:object
 type Common struct {
 	CNIVersion    string          `json:"cniVersion,omitempty"`
 	Name          string          `json:"name,omitempty"`
@@ -54,12 +49,12 @@ func VersionOrDefault(version string) string {
 // keys are ignored, as the upstream plugins do. The error (code 6) names the
 // key that does not fit; it never repeats the configuration, which may hold
 // secrets.
-func Load(stdin *jsonobj.Document, into any) error {
-	return stdin.Decode("network configuration", into)
+func Load(stdin []byte, into any) error {
+	return cnierr.Decode("network configuration", stdin, into)
 }
 
 // LoadCommon is Load for who needs no other keys.
-func LoadCommon(stdin *jsonobj.Document) (Common, error) {
+func LoadCommon(stdin []byte) (Common, error) {
 	var c Common
 	err := Load(stdin, &c)
 	return c, err
@@ -68,9 +63,11 @@ func LoadCommon(stdin *jsonobj.Document) (Common, error) {
 // Awaits reports whether the runtime will give a value by that capability, and has not
 // yet: a call that is about no container, such as STATUS, has no runtimeConfig. What
 // the configuration says in its place may be a placeholder then.
-func Awaits(stdin *jsonobj.Document, containerID, capability string) bool {
-	var declared bool
-	return containerID == "" && Load(stdin, jsonobj.Single("capabilities", jsonobj.Single(capability, &declared))) == nil && declared
+func Awaits(stdin []byte, containerID, capability string) bool {
+	var conf struct {
+		Capabilities map[string]bool `json:"capabilities"`
+	}
+	return containerID == "" && Load(stdin, &conf) == nil && conf.Capabilities[capability]
 }
 
 // DecodeSection decodes a part of a configuration that Common keeps raw. what names
@@ -80,7 +77,7 @@ func DecodeSection(what string, raw json.RawMessage, into any) error {
 	if len(raw) == 0 {
 		return nil
 	}
-	return jsonobj.Decode(what, raw, into)
+	return cnierr.Decode(what, raw, into)
 }
 
 // ifNameSz is IFNAMSIZ: names have at most one character less.
@@ -220,9 +217,11 @@ func AttachmentKeys() []string { return []string{KeyValidAttachments, "cni.dev/a
 
 // AttachmentsMember returns the list of valid attachments of a configuration, and the key that it has there. It reports
 // false if there is none.
-func AttachmentsMember(stdin *jsonobj.Document) (key string, raw json.RawMessage, ok bool) {
+func AttachmentsMember(stdin []byte) (key string, raw json.RawMessage, ok bool) {
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(stdin, &members) // what is no object has no list
 	for _, key := range AttachmentKeys() {
-		if raw, ok := stdin.Member(key); ok {
+		if raw, ok := members[key]; ok {
 			return key, raw, true
 		}
 	}
@@ -232,7 +231,7 @@ func AttachmentsMember(stdin *jsonobj.Document) (key string, raw json.RawMessage
 // ValidAttachments returns the attachments a GC must keep. An empty or null
 // list means that none is valid. A configuration without the list is an error
 // (code 7): to take a missing list for an empty one would delete everything.
-func ValidAttachments(stdin *jsonobj.Document) ([]types.GCAttachment, error) {
+func ValidAttachments(stdin []byte) ([]types.GCAttachment, error) {
 	key, raw, ok := AttachmentsMember(stdin)
 	if !ok {
 		var object map[string]json.RawMessage
@@ -242,7 +241,7 @@ func ValidAttachments(stdin *jsonobj.Document) ([]types.GCAttachment, error) {
 		return nil, cnierr.New(cnierr.CodeConfig, "missing key \""+KeyValidAttachments+"\": nothing is removed without it", "")
 	}
 	var list []types.GCAttachment
-	if err := jsonobj.Decode(key, raw, &list); err != nil {
+	if err := cnierr.Decode(key, raw, &list); err != nil {
 		return nil, err
 	}
 	for i, a := range list {
@@ -257,7 +256,7 @@ func ValidAttachments(stdin *jsonobj.Document) ([]types.GCAttachment, error) {
 }
 
 // ValidRefs are the ValidAttachments as the names of records of that network.
-func ValidRefs(stdin *jsonobj.Document, network string) (map[attachments.ID]bool, error) {
+func ValidRefs(stdin []byte, network string) (map[attachments.ID]bool, error) {
 	list, err := ValidAttachments(stdin)
 	if err != nil {
 		return nil, err

@@ -12,7 +12,6 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 func wantCode(t *testing.T, err error, code uint, words ...string) {
@@ -34,7 +33,6 @@ func wantCode(t *testing.T, err error, code uint, words ...string) {
 	}
 }
 
-//jsonobj:object
 type conf struct {
 	Common
 	MTU int `json:"mtu"`
@@ -58,7 +56,7 @@ func TestLoad(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			var got conf
-			err := Load(jsonobj.NewDocument([]byte(tc.in)), &got)
+			err := Load([]byte(tc.in), &got)
 			wantCode(t, err, tc.code, tc.words...)
 			if err != nil && strings.Contains(err.Error(), "s3cret") {
 				t.Error("the error repeats the configuration")
@@ -129,7 +127,7 @@ func TestValidAttachments(t *testing.T) {
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			got, err := ValidAttachments(jsonobj.NewDocument([]byte(tc.in)))
+			got, err := ValidAttachments([]byte(tc.in))
 			wantCode(t, err, tc.code)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -140,12 +138,12 @@ func TestValidAttachments(t *testing.T) {
 
 func TestValidRefs(t *testing.T) {
 	t.Parallel()
-	got, err := ValidRefs(jsonobj.NewDocument([]byte(`{"cni.dev/valid-attachments":[{"containerID":"c","ifname":"eth0"}]}`)), "net")
+	got, err := ValidRefs([]byte(`{"cni.dev/valid-attachments":[{"containerID":"c","ifname":"eth0"}]}`), "net")
 	wantCode(t, err, 0)
 	if diff := cmp.Diff(map[attachments.ID]bool{{Network: "net", ContainerID: "c", IfName: "eth0"}: true}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	_, err = ValidRefs(jsonobj.NewDocument([]byte(`{}`)), "net")
+	_, err = ValidRefs([]byte(`{}`), "net")
 	wantCode(t, err, 7)
 }
 
@@ -202,7 +200,7 @@ func TestPrevResult(t *testing.T) {
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			got, err := PrevResult(jsonobj.NewDocument([]byte(tc.in)), tc.version)
+			got, err := PrevResult([]byte(tc.in), tc.version)
 			wantCode(t, err, tc.code)
 			if err != nil {
 				return
@@ -219,7 +217,7 @@ func TestPrevResult(t *testing.T) {
 
 func TestConvert(t *testing.T) {
 	t.Parallel()
-	res, err := PrevResult(jsonobj.NewDocument([]byte(`{"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0"}],"ips":[{"address":"10.0.0.1/24"}]}}`)), "1.1.0")
+	res, err := PrevResult([]byte(`{"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0"}],"ips":[{"address":"10.0.0.1/24"}]}}`), "1.1.0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +240,7 @@ func FuzzPrevResult(f *testing.F) {
 	f.Add([]byte(`{"prevResult":{"ip4":{"ip":"10.0.0.1/24"}}}`), "0.2.0")
 	f.Add([]byte(`{"prevResult":{"ips":[null]}}`), "0.4.0")
 	f.Fuzz(func(t *testing.T, in []byte, version string) {
-		if _, err := PrevResult(jsonobj.NewDocument(in), version); err != nil && cnierr.From(err).Code == 100 {
+		if _, err := PrevResult(in, version); err != nil && cnierr.From(err).Code == 100 {
 			t.Errorf("error without a code: %v", err)
 		}
 	})

@@ -13,7 +13,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 // PrevResult returns the prevResult of a configuration whose cniVersion is
@@ -21,12 +20,14 @@ import (
 // none. A result without its own version has the configuration's; one of
 // another generation (0.1-0.2, 0.3-0.4, 1.x) is an error with code 6, as is
 // one with null entries, which no plugin could use.
-func PrevResult(stdin *jsonobj.Document, version string) (*types100.Result, error) {
-	var prev json.RawMessage
-	if err := Load(stdin, jsonobj.Single("prevResult", &prev)); err != nil {
+func PrevResult(stdin []byte, version string) (*types100.Result, error) {
+	var conf struct {
+		PrevResult json.RawMessage `json:"prevResult"`
+	}
+	if err := Load(stdin, &conf); err != nil {
 		return nil, err
 	}
-	return ParseResult("prevResult", prev, version)
+	return ParseResult("prevResult", conf.PrevResult, version)
 }
 
 // ParseResult is PrevResult for a result that was found under some other name.
@@ -54,7 +55,7 @@ func ParseResult(what string, raw json.RawMessage, version string) (*types100.Re
 // on which the library's converters would panic.
 func completeVersion(what string, raw json.RawMessage, version string) (json.RawMessage, error) {
 	var all map[string]json.RawMessage
-	if err := jsonobj.Decode(what, raw, &all); err != nil {
+	if err := cnierr.Decode(what, raw, &all); err != nil {
 		return nil, err
 	}
 	found := false
@@ -84,7 +85,7 @@ func completeVersion(what string, raw json.RawMessage, version string) (json.Raw
 
 func noNulls(what string, raw json.RawMessage) error {
 	var list []json.RawMessage
-	if err := jsonobj.Decode(what, raw, &list); err != nil {
+	if err := cnierr.Decode(what, raw, &list); err != nil {
 		return err
 	}
 	for i, e := range list {

@@ -191,7 +191,7 @@ func (r *run) do(command string, v verb, c *CmdArgs) *types.Error {
 	a := &Args{CmdArgs: *c, Log: r.logger(command, c)}
 	err := protect(a.Log, r.plugin.Name+" "+command, func() error { return v.f(ctx, a) })
 	if err != nil && r.options.Restart != nil {
-		r.options.Restart(err, c.StdinData.Bytes())
+		r.options.Restart(err, c.StdinData)
 	}
 	if err == nil {
 		err = guard

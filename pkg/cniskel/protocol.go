@@ -14,10 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
-
-//go:generate go run ../jsonobj/gen
 
 // CmdArgs is a call as the specification defines it, in the shape that the
 // upstream's pkg/skel gives it.
@@ -29,7 +26,7 @@ type CmdArgs struct {
 	Path          string
 	NetnsOverride string
 	// StdinData is the network configuration. A test leaves it nil for an empty one.
-	StdinData *jsonobj.Document
+	StdinData []byte
 }
 
 // Ref names the attachment of the call on the network of that name.
@@ -105,7 +102,7 @@ func (p stdio) readCall() (command string, c *CmdArgs, _ *types.Error) {
 	if err != nil {
 		return "", nil, &types.Error{Code: cnierr.CodeIO, Msg: "error reading from stdin: " + err.Error()}
 	}
-	c.StdinData = jsonobj.NewDocument(stdin)
+	c.StdinData = stdin
 	return command, c, nil
 }
 
@@ -154,8 +151,6 @@ func invalidIfName(command, s string) (why, details string) {
 }
 
 // header is what the protocol itself needs of a configuration.
-//
-//jsonobj:object
 type header struct {
 	Name       string `json:"name"`
 	CNIVersion string `json:"cniVersion"`

@@ -17,7 +17,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -32,7 +31,7 @@ type outcome struct {
 }
 
 func outcomeOf(verb string, args CmdArgs, err *types.Error, stdout string) outcome {
-	o := outcome{Verb: verb, Args: args, Stdin: string(args.StdinData.Bytes()), Stdout: stdout}
+	o := outcome{Verb: verb, Args: args, Stdin: string(args.StdinData), Stdout: stdout}
 	o.Args.StdinData = nil
 	if err != nil {
 		o.Code = err.Code
@@ -76,7 +75,7 @@ func ofSkeleton(t *testing.T, env map[string]string, stdin string) outcome {
 	var args CmdArgs
 	called := func(name string) func(*skel.CmdArgs) error {
 		return func(a *skel.CmdArgs) error {
-			verb, args = name, CmdArgs{a.ContainerID, a.Netns, a.IfName, a.Args, a.Path, a.NetnsOverride, jsonobj.NewDocument(a.StdinData)}
+			verb, args = name, CmdArgs{a.ContainerID, a.Netns, a.IfName, a.Args, a.Path, a.NetnsOverride, a.StdinData}
 			return nil
 		}
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 	"github.com/sluice-cni/sluice/pkg/version"
@@ -32,7 +31,7 @@ func args(t *testing.T, path ...string) *cniskel.Args {
 	t.Helper()
 	return &cniskel.Args{CmdArgs: cniskel.CmdArgs{
 		ContainerID: "c1", IfName: "eth0", Netns: "/ns", Args: "A=b",
-		Path: strings.Join(path, ":"), StdinData: jsonobj.NewDocument([]byte(conf)),
+		Path: strings.Join(path, ":"), StdinData: []byte(conf),
 	}}
 }
 
@@ -204,7 +203,7 @@ func TestInProcess(t *testing.T) {
 	var calls []string
 	verb := func(name string) func(context.Context, *cniskel.Args) error {
 		return func(_ context.Context, a *cniskel.Args) error {
-			calls = append(calls, name+" "+string(a.StdinData.Bytes()))
+			calls = append(calls, name+" "+string(a.StdinData))
 			return nil
 		}
 	}
@@ -259,7 +258,7 @@ func TestResultOfAnotherVersion(t *testing.T) {
 		`{"cniVersion":"1.1.0","name":"net","ipam":{"type":"fake"}}`: `{"ips":[{"address":"10.0.0.2/24"}]}`,
 	} {
 		a := args(t, script(t, "fake", `echo '`+out+`'`))
-		a.StdinData = jsonobj.NewDocument([]byte(conf))
+		a.StdinData = []byte(conf)
 		res, err := (&Runner{}).Add(t.Context(), a, "fake")
 		if err != nil {
 			t.Errorf("%s answered with %s: %v", conf, out, err)

@@ -36,7 +36,7 @@ func execPlugin(ctx context.Context, path, verb string, a *cniskel.Args) ([]byte
 		"CNI_COMMAND="+verb, "CNI_CONTAINERID="+a.ContainerID, "CNI_NETNS="+a.Netns,
 		"CNI_ARGS="+a.Args, "CNI_IFNAME="+a.IfName, "CNI_PATH="+a.Path)
 	for try := 1; ; try++ {
-		out, err := runPlugin(ctx, path, env, a.StdinData.Bytes())
+		out, err := runPlugin(ctx, path, env, a.StdinData)
 		if err == nil {
 			return out, nil
 		}

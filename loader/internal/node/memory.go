@@ -88,8 +88,7 @@ func (m *memory) dropGone() {
 // memoryFormat is the first line of the file. Another one is that of another build: it is not read.
 const memoryFormat = "sluice-look 1"
 
-// String is the content of the file: a word and its values in each line. It is read and written in every ADD, so it is not JSON
-// (docs/adr/0012-json-without-reflection.md).
+// String is the content of the file: a word and its values in each line.
 func (m *memory) String() string {
 	var b strings.Builder
 	b.WriteString(memoryFormat + "\nnewest " + strconv.Itoa(m.newest) + "\n")

@@ -18,7 +18,7 @@ type room struct {
 
 // leaves are what any room above pkg may use.
 var leaves = []string{
-	"pkg/sysctlallow", "pkg/cnierr", "pkg/cniconf", "pkg/cniskel", "pkg/delegate", "pkg/diskfull", "pkg/filelock", "pkg/ipalloc", "pkg/jsonobj", "pkg/log", "pkg/netns",
+	"pkg/sysctlallow", "pkg/cnierr", "pkg/cniconf", "pkg/cniskel", "pkg/delegate", "pkg/diskfull", "pkg/filelock", "pkg/ipalloc", "pkg/log", "pkg/netns",
 	"pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version",
 }
 
@@ -104,7 +104,7 @@ var rooms = []room{
 	{"pkg/flowevent", nil, "a line of JSON, which one program writes and another one reads"},
 	{"pkg/hubbleflow", []string{"pkg/flowevent"}, "messages for others; it knows no API server"},
 	{"pkg/test/", []string{"pkg/", "loader"}, "test helpers; who may import them is checked apart"},
-	{"pkg/cniskel", []string{"pkg/cniconf", "pkg/cnierr", "pkg/jsonobj", "pkg/log", "pkg/netns", "pkg/attachments"}, "the process contract"},
+	{"pkg/cniskel", []string{"pkg/cniconf", "pkg/cnierr", "pkg/log", "pkg/netns", "pkg/attachments"}, "the process contract"},
 	{"pkg/delegate", []string{"pkg/cnierr", "pkg/cniconf", "pkg/cniskel", "pkg/install", "pkg/log"}, "calls an IPAM plugin in-process or by exec"},
 	{"pkg/rtnl", []string{"pkg/netns", "pkg/log"}, "opens its socket in a given namespace"},
 	{"pkg/netfilter/choice", []string{"pkg/netfilter", "pkg/netfilter/internal/tool", "pkg/netfilter/iptables", "pkg/netfilter/nftables", "pkg/netfilter/firewalld", "pkg/log", "pkg/rtnl"}, "chooses among the tools"},
@@ -117,7 +117,7 @@ var rooms = []room{
 	{"pkg/netfilter", []string{"pkg/cnierr", "pkg/attachments"}, "what is wanted of any tool; the loader must not see it"},
 	{"pkg/install", []string{"pkg/filelock", "pkg/helperproc"}, "lays programs out"},
 	{"pkg/sysctlallow", []string{"pkg/helperproc", "pkg/sysctlallow"}, "asks the helper"},
-	{"pkg/", []string{"pkg/cnierr", "pkg/diskfull", "pkg/filelock", "pkg/jsonobj", "pkg/log", "pkg/attachments"}, "leaves import none of ours but the registries everybody shares"},
+	{"pkg/", []string{"pkg/cnierr", "pkg/diskfull", "pkg/filelock", "pkg/log", "pkg/attachments"}, "leaves import none of ours but the registries everybody shares"},
 	{"build/", []string{"pkg/install"}, "makes what users get from the other packages; nothing imports it"},
 	{"bench", []string{"pkg/", "loader", "bench/"}, "nothing imports it"},
 	{"test/", []string{"pkg/", "loader", "test/"}, "suites of several packages; nothing imports them"},

@@ -3,9 +3,7 @@
 package fuzztest
 
 import (
-	"encoding/json"
 	"net"
-	"reflect"
 	"regexp"
 	"runtime"
 	"runtime/metrics"
@@ -17,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 // What a parser may take for an input of n bytes.
@@ -82,56 +79,6 @@ func Refused(t *testing.T, err error, size int, right ...string) {
 	}
 	if strings.ContainsAny(e.Msg, "\n\x00") {
 		t.Errorf("the error has more than one line: %q", e.Msg)
-	}
-}
-
-// SameAsJSON decodes a text by the methods of an object and by encoding/json, which goes by the tags: either both
-// refuse it, or both make the same of it. A list that has a key twice is compared only in whether it is refused:
-// encoding/json fills the elements of the first list.
-func SameAsJSON(t *testing.T, text []byte, got, want jsonobj.Object) {
-	t.Helper()
-	err, wantErr := jsonobj.Decode("text", text, got), json.Unmarshal(text, want)
-	if (err == nil) != (wantErr == nil) {
-		t.Errorf("%v, encoding/json says %v", err, wantErr)
-	}
-	if err == nil && wantErr == nil && !repeats(text) && !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, encoding/json makes of it %+v", got, want)
-	}
-}
-
-// repeats reports whether an object in a valid text may have a key twice, in whatever case.
-func repeats(text []byte) bool {
-	d := json.NewDecoder(strings.NewReader(strings.ToLower(string(text))))
-	var open []map[string]bool // nil: an array
-	isKey := false
-	for {
-		token, err := d.Token()
-		if err != nil {
-			return false
-		}
-		inObject := len(open) > 0 && open[len(open)-1] != nil
-		switch v := token.(type) {
-		case json.Delim:
-			switch v {
-			case '{':
-				open, isKey = append(open, map[string]bool{}), true
-				continue
-			case '[':
-				open, isKey = append(open, nil), false
-				continue
-			}
-			open = open[:len(open)-1]
-			isKey = len(open) > 0 && open[len(open)-1] != nil
-			continue
-		case string:
-			if inObject && isKey {
-				if open[len(open)-1][v] {
-					return true
-				}
-				open[len(open)-1][v] = true
-			}
-		}
-		isKey = inObject && !isKey
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -52,7 +51,7 @@ func Owner(id string) uint64 { return Ref(id).Owner() }
 // Args are those of a call for a container.
 func (n *Caller) Args(id string, stdin []byte) *cniskel.Args {
 	return &cniskel.Args{
-		CmdArgs: cniskel.CmdArgs{ContainerID: id, IfName: "eth0", Netns: "/run/netns/" + id, StdinData: jsonobj.NewDocument(stdin)},
+		CmdArgs: cniskel.CmdArgs{ContainerID: id, IfName: "eth0", Netns: "/run/netns/" + id, StdinData: stdin},
 		Log:     log.NewNop(),
 	}
 }

@@ -49,7 +49,7 @@ func (f *IPAM) Del(_ context.Context, a *cniskel.Args, kind string) error {
 	defer f.mu.Unlock()
 	f.Calls = append(f.Calls, "DEL "+kind)
 	delete(f.Held, a.ContainerID+"/"+a.IfName)
-	f.Stdin = a.StdinData.Bytes()
+	f.Stdin = a.StdinData
 	return f.DelErr
 }
 

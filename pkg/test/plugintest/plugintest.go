@@ -24,7 +24,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
@@ -85,7 +84,7 @@ func (r *Rig) Args(c Call) *cniskel.Args {
 		r.T.Fatal(err)
 	}
 	return &cniskel.Args{
-		CmdArgs: cniskel.CmdArgs{ContainerID: or(c.Container, "c1"), IfName: or(c.IfName, "eth0"), Netns: c.Netns, Args: c.Args, StdinData: jsonobj.NewDocument(stdin)},
+		CmdArgs: cniskel.CmdArgs{ContainerID: or(c.Container, "c1"), IfName: or(c.IfName, "eth0"), Netns: c.Netns, Args: c.Args, StdinData: stdin},
 		Log:     log.NewNop(),
 	}
 }

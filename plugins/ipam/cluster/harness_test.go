@@ -22,7 +22,6 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/test/kubetest"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
@@ -207,7 +206,7 @@ func (h *host) args(id, extra string, more ...string) *cniskel.Args {
 		h.dir, comma(extra), strings.Join(more, ""))
 	return &cniskel.Args{
 		CmdArgs: cniskel.CmdArgs{
-			ContainerID: id, IfName: "net1", StdinData: jsonobj.NewDocument([]byte(text)),
+			ContainerID: id, IfName: "net1", StdinData: []byte(text),
 			Args: "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=" + id + ";K8S_POD_UID=uid-" + id,
 		},
 		Log: log.NewNop(),

@@ -12,10 +12,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
-
-//go:generate go run ../../../pkg/jsonobj/gen
 
 // DefaultSocketPath is where the daemon listens.
 const DefaultSocketPath = "/run/cni/dhcp.sock"
@@ -23,7 +20,6 @@ const DefaultSocketPath = "/run/cni/dhcp.sock"
 // maxOption is the longest value of an option, bytes (RFC 2132 2).
 const maxOption = 255
 
-//jsonobj:object
 type config struct {
 	cniconf.Common
 	IPAM *ipamConfig `json:"ipam"`
@@ -52,7 +48,7 @@ type provideOption struct {
 	FromArg string `json:"fromArg"`
 }
 
-func load(stdin *jsonobj.Document) (*config, error) {
+func load(stdin []byte) (*config, error) {
 	c := &config{}
 	if err := cniconf.Load(stdin, c); err != nil {
 		return nil, err

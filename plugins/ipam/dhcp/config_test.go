@@ -13,7 +13,6 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 func ipamConf(ipam string) []byte {
@@ -37,7 +36,7 @@ func TestExchangeOptions(t *testing.T) {
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			c, err := load(jsonobj.NewDocument(ipamConf(tc.ipam)))
+			c, err := load(ipamConf(tc.ipam))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -69,7 +68,7 @@ func TestClientIdentifier(t *testing.T) {
 	if got := clientIdentifier(strings.Repeat("x", 300)); len(got) != maxOption || got[0] != 0 {
 		t.Errorf("%d bytes, type %d", len(got), got[0])
 	}
-	c, err := load(jsonobj.NewDocument(ipamConf(`{"provide":[{"option":"dhcp-client-identifier","value":"mine"}]}`)))
+	c, err := load(ipamConf(`{"provide":[{"option":"dhcp-client-identifier","value":"mine"}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +84,7 @@ func TestClientIdentifier(t *testing.T) {
 // An identifier, and another one for pods that have it in CNI_ARGS: the release says what the other messages say.
 func TestClientIdentifierTwice(t *testing.T) {
 	t.Parallel()
-	c, err := load(jsonobj.NewDocument(ipamConf(`{"provide":[{"option":"dhcp-client-identifier","value":"mine"},{"option":"61","fromArg":"ID"}]}`)))
+	c, err := load(ipamConf(`{"provide":[{"option":"dhcp-client-identifier","value":"mine"},{"option":"61","fromArg":"ID"}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +120,7 @@ func TestBadConfig(t *testing.T) {
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			c, err := load(jsonobj.NewDocument([]byte(tc.stdin)))
+			c, err := load([]byte(tc.stdin))
 			if err == nil {
 				_, err = c.exchangeOptions("")
 			}
@@ -158,7 +157,7 @@ func TestParseOptions(t *testing.T) {
 // A value that is too long is named by where it is from.
 func TestLongArgument(t *testing.T) {
 	t.Parallel()
-	c, err := load(jsonobj.NewDocument(ipamConf(`{"provide":[{"option":"12","value":"v","fromArg":"K8S_POD_NAME"}]}`)))
+	c, err := load(ipamConf(`{"provide":[{"option":"12","value":"v","fromArg":"K8S_POD_NAME"}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +171,7 @@ func TestLongArgument(t *testing.T) {
 // none (RFC 2132 section 9.8), and without a subnet mask no ADD succeeds.
 func TestSkipDefaultAlone(t *testing.T) {
 	t.Parallel()
-	c, err := load(jsonobj.NewDocument(ipamConf(`{"type":"dhcp","request":[{"skipDefault":true}]}`)))
+	c, err := load(ipamConf(`{"type":"dhcp","request":[{"skipDefault":true}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,6 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -204,7 +203,7 @@ func TestStatusAsksTheDaemon(t *testing.T) {
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		a := &cniskel.Args{}
-		a.StdinData = jsonobj.NewDocument(ipamConf(`{"type":"dhcp","daemonSocketPath":"` + c.socket + `"}`))
+		a.StdinData = ipamConf(`{"type":"dhcp","daemonSocketPath":"` + c.socket + `"}`)
 		err := status(ctx, a)
 		cancel()
 		if e := cnierr.From(err); (err == nil) != c.ok || err != nil && e.Code != cnierr.CodeUnavailable {

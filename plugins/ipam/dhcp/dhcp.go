@@ -43,7 +43,7 @@ func New() *cniskel.Plugin {
 func remote(a *cniskel.Args) *skel.CmdArgs {
 	c := &skel.CmdArgs{
 		ContainerID: a.ContainerID, Netns: a.Netns, IfName: a.IfName, Args: a.CmdArgs.Args, Path: a.Path,
-		NetnsOverride: a.NetnsOverride, StdinData: a.StdinData.Bytes(),
+		NetnsOverride: a.NetnsOverride, StdinData: a.StdinData,
 	}
 	if abs, err := filepath.Abs(c.Netns); err == nil && c.Netns != "" {
 		c.Netns = abs

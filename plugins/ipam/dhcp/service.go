@@ -13,7 +13,6 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -45,7 +44,7 @@ func (s *service) methods() map[string]handler {
 
 // allocate returns the attachment's lease, and gets one first if there is none.
 func (s *service) allocate(args *skel.CmdArgs) (any, error) {
-	c, err := load(jsonobj.NewDocument(args.StdinData))
+	c, err := load(args.StdinData)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +61,7 @@ func (s *service) allocate(args *skel.CmdArgs) (any, error) {
 
 // releaseOne gives the attachment's lease back. One that is not there is no error.
 func (s *service) releaseOne(args *skel.CmdArgs) (any, error) {
-	c, err := load(jsonobj.NewDocument(args.StdinData))
+	c, err := load(args.StdinData)
 	if err != nil {
 		return nil, err
 	}
@@ -72,11 +71,11 @@ func (s *service) releaseOne(args *skel.CmdArgs) (any, error) {
 // gc releases the leases of a network whose attachments are not in the list of
 // valid ones.
 func (s *service) gc(args *skel.CmdArgs) (any, error) {
-	c, err := load(jsonobj.NewDocument(args.StdinData))
+	c, err := load(args.StdinData)
 	if err != nil {
 		return nil, err
 	}
-	list, err := cniconf.ValidAttachments(jsonobj.NewDocument(args.StdinData))
+	list, err := cniconf.ValidAttachments(args.StdinData)
 	if err != nil {
 		return nil, err
 	}

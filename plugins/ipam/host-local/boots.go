@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -84,8 +83,6 @@ func (n Node) tagged(t time.Time) time.Time {
 }
 
 // note is the list of boots, newest first.
-//
-//jsonobj:object
 type note struct {
 	Version int      `json:"version"`
 	Machine string   `json:"machine"`
@@ -103,7 +100,7 @@ const (
 func (s *store) readNote() note {
 	var n note
 	b, err := os.ReadFile(filepath.Join(s.side, noteName))
-	if err != nil || jsonobj.Decode(noteName, b, &n) != nil || n.Version != noteVersion || n.Machine != s.node.MachineID {
+	if err != nil || json.Unmarshal(b, &n) != nil || n.Version != noteVersion || n.Machine != s.node.MachineID {
 		return note{}
 	}
 	return n

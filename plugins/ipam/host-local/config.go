@@ -16,24 +16,18 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/ipalloc"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
-
-//go:generate go run ../../../pkg/jsonobj/gen
 
 // DefaultDataDir is where the upstream plugin keeps its reservations.
 const DefaultDataDir = "/var/lib/cni/networks"
 
 // netConf is what host-local reads of a network configuration: an IPAM plugin
 // gets the whole configuration of the interface plugin that calls it.
-//
-//jsonobj:object
 type netConf struct {
 	cniconf.Common
 	IPAM *ipamConf `json:"ipam"`
 }
 
-//jsonobj:object
 type ipamConf struct {
 	rangeConf                    // one range, as configurations were written first
 	Ranges     [][]rangeConf     `json:"ranges"`
@@ -42,7 +36,6 @@ type ipamConf struct {
 	ResolvConf string            `json:"resolvConf"`
 }
 
-//jsonobj:object
 type rangeConf struct {
 	Subnet     string `json:"subnet"`
 	RangeStart string `json:"rangeStart"`
@@ -50,7 +43,6 @@ type rangeConf struct {
 	Gateway    string `json:"gateway"`
 }
 
-//jsonobj:object
 type runtimeConf struct {
 	IPRanges [][]rangeConf `json:"ipRanges"`
 	IPs      []string      `json:"ips"`
@@ -243,11 +235,15 @@ func (c *config) loadRequests(cniArgs string, n *netConf, rc *runtimeConf) error
 	if err != nil {
 		return err
 	}
-	var fromArgs []string
-	if err := cniconf.DecodeSection("args", n.Args, jsonobj.Single("cni", jsonobj.Single("ips", &fromArgs))); err != nil {
+	var args struct {
+		CNI struct {
+			IPs []string `json:"ips"`
+		} `json:"cni"`
+	}
+	if err := cniconf.DecodeSection("args", n.Args, &args); err != nil {
 		return err
 	}
-	for i, s := range fromArgs {
+	for i, s := range args.CNI.IPs {
 		if err := add(fmt.Sprintf("args.cni.ips[%d]", i), s); err != nil {
 			return err
 		}

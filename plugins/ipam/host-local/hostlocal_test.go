@@ -20,7 +20,6 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -46,7 +45,7 @@ func (b *bench) call(id, ifname string, more ...string) *cniskel.Args {
 		conf = fmt.Sprintf(conf, strings.Join(more, ""))
 	}
 	return &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{
-		ContainerID: id, IfName: ifname, Netns: "/ns", Args: b.args, StdinData: jsonobj.NewDocument([]byte(conf)),
+		ContainerID: id, IfName: ifname, Netns: "/ns", Args: b.args, StdinData: []byte(conf),
 	}}
 }
 

@@ -13,15 +13,10 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
-
-//go:generate go run ../../../pkg/jsonobj/gen
 
 // netConf is what the plugin reads of a network configuration: an IPAM plugin
 // gets the whole configuration of the interface plugin that calls it.
-//
-//jsonobj:object
 type netConf struct {
 	cniconf.Common
 	IPAM *ipamConf `json:"ipam"`
@@ -173,14 +168,20 @@ type source struct {
 // their order. What they say has to be valid, as with upstream, also if the other one
 // replaces it.
 func laterSources(n *netConf) (out []source, _ error) {
-	var fromArgs, fromRuntime []string
-	if err := cniconf.DecodeSection("args", n.Args, jsonobj.Single("cni", jsonobj.Single("ips", &fromArgs))); err != nil {
+	type requested struct {
+		IPs []string `json:"ips"`
+	}
+	var args struct {
+		CNI requested `json:"cni"`
+	}
+	var runtime requested
+	if err := cniconf.DecodeSection("args", n.Args, &args); err != nil {
 		return nil, err
 	}
-	if err := cniconf.DecodeSection("runtimeConfig", n.RuntimeConfig, jsonobj.Single("ips", &fromRuntime)); err != nil {
+	if err := cniconf.DecodeSection("runtimeConfig", n.RuntimeConfig, &runtime); err != nil {
 		return nil, err
 	}
-	for _, s := range []source{{"args.cni.ips", fromArgs}, {"runtimeConfig.ips", fromRuntime}} {
+	for _, s := range []source{{"args.cni.ips", args.CNI.IPs}, {"runtimeConfig.ips", runtime.IPs}} {
 		if len(s.ips) > 0 {
 			out = append(out, s)
 		}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -27,7 +26,7 @@ func call(version, ipam, more, cniArgs string) *cniskel.Args {
 	}
 	conf := fmt.Sprintf(`{"cniVersion":%q,"name":"net","type":"bridge","ipam":{"type":"static"%s}%s}`, version, ipam, more)
 	return &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{
-		ContainerID: "c", IfName: "eth0", Netns: "/ns", Args: cniArgs, StdinData: jsonobj.NewDocument([]byte(conf)),
+		ContainerID: "c", IfName: "eth0", Netns: "/ns", Args: cniArgs, StdinData: []byte(conf),
 	}}
 }
 
@@ -178,7 +177,7 @@ func TestRefusals(t *testing.T) {
 			wantError(t, err, tt.code, tt.words...)
 		})
 	}
-	_, err := New().Add(context.Background(), &cniskel.Args{CmdArgs: cniskel.CmdArgs{StdinData: jsonobj.NewDocument([]byte(`{"name":"n"}`))}})
+	_, err := New().Add(context.Background(), &cniskel.Args{CmdArgs: cniskel.CmdArgs{StdinData: []byte(`{"name":"n"}`)}})
 	wantError(t, err, 7, `"ipam"`)
 }
 

@@ -76,8 +76,6 @@ func New(d Deps) *cniskel.Plugin {
 
 // section is what an attachment record holds of this plugin: all that DEL and
 // GC need to undo the ADD. Its JSON is read by later versions.
-//
-//jsonobj:object
 type section struct {
 	veth.Recorded
 	Bridge     string         `json:"bridge"`

@@ -19,16 +19,12 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
-//go:generate go run ../../../pkg/jsonobj/gen
-
 const (
 	defaultBridge = "cni0"
 	maxVLAN       = 4094
 )
 
 // conf is the network configuration; README.md describes the keys.
-//
-//jsonobj:object
 type conf struct {
 	cniconf.Common
 	masquerade.Conf

@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
@@ -19,8 +18,6 @@ import (
 
 // delConf is the little that DEL and GC read of a configuration. The rest may
 // be anything, also what ADD would refuse.
-//
-//jsonobj:object
 type delConf struct {
 	cniconf.Common
 	Bridge      string          `json:"bridge"`
@@ -28,7 +25,7 @@ type delConf struct {
 	IPAM        json.RawMessage `json:"ipam"`
 }
 
-func parseDel(stdin *jsonobj.Document) (delConf, error) {
+func parseDel(stdin []byte) (delConf, error) {
 	var c delConf
 	if err := cniconf.Load(stdin, &c); err != nil && c.Name == "" {
 		return c, err // with a name, an odd value elsewhere must not keep us from cleaning

@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	fake "github.com/sluice-cni/sluice/pkg/test/plugintest"
@@ -170,7 +169,7 @@ func TestPrivilegedDelSparesOthers(t *testing.T) {
 	}
 	for _, conf := range never {
 		b := call("1.1.0", "c1", "eth0", pod.Path, conf)
-		b.StdinData = jsonobj.NewDocument([]byte(strings.Replace(string(b.StdinData.Bytes()), "net1", "net2", 1)))
+		b.StdinData = []byte(strings.Replace(string(b.StdinData), "net1", "net2", 1))
 		if err := r.del(b); err != nil {
 			t.Errorf("DEL: %v", err)
 		}
@@ -305,7 +304,7 @@ func TestPrivilegedGC(t *testing.T) {
 		pods = append(pods, r.node.PodT(t, fmt.Sprintf("p%d", i)))
 		a := call("1.1.0", fmt.Sprintf("c%d", i), "eth0", pods[i].Path, full)
 		if i == 3 { // another network on the same bridge
-			a.StdinData = jsonobj.NewDocument([]byte(strings.Replace(string(a.StdinData.Bytes()), "net1", "net2", 1)))
+			a.StdinData = []byte(strings.Replace(string(a.StdinData), "net1", "net2", 1))
 		}
 		r.mustAdd(a)
 	}

@@ -19,7 +19,6 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -188,7 +187,7 @@ func call(version, container, ifname, netns, conf string) *cniskel.Args {
 		stdin += "," + conf
 	}
 	return &cniskel.Args{
-		CmdArgs: cniskel.CmdArgs{ContainerID: container, IfName: ifname, Netns: netns, StdinData: jsonobj.NewDocument([]byte(stdin + "}"))},
+		CmdArgs: cniskel.CmdArgs{ContainerID: container, IfName: ifname, Netns: netns, StdinData: []byte(stdin + "}")},
 		Log:     log.NewNop(),
 	}
 }
@@ -235,7 +234,7 @@ func (r *rig) check(a *cniskel.Args, res types.Result) error {
 		r.t.Fatal(err)
 	}
 	b := *a
-	b.StdinData = jsonobj.NewDocument([]byte(strings.TrimSuffix(string(a.StdinData.Bytes()), "}") + `,"prevResult":` + string(raw) + "}"))
+	b.StdinData = []byte(strings.TrimSuffix(string(a.StdinData), "}") + `,"prevResult":` + string(raw) + "}")
 	return r.verb(r.plug.Check, &b)
 }
 

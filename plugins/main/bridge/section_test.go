@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
-// A section is written by encoding/json and read by its generated method.
+// A section is read as it was written.
 func TestSection(t *testing.T) {
 	t.Parallel()
 	want := section{

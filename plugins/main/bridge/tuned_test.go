@@ -12,7 +12,6 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	fake "github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/plugins/meta/tuning"
 )
@@ -40,7 +39,7 @@ func TestPrivilegedTunedMTU(t *testing.T) {
 		with := func(a *cniskel.Args, res types.Result) *cniskel.Args {
 			raw, _ := json.Marshal(res)
 			b := *a
-			b.StdinData = jsonobj.NewDocument([]byte(strings.TrimSuffix(string(a.StdinData.Bytes()), "}") + `,"prevResult":` + string(raw) + "}"))
+			b.StdinData = []byte(strings.TrimSuffix(string(a.StdinData), "}") + `,"prevResult":` + string(raw) + "}")
 			return &b
 		}
 		res := add(br, a)

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 // Upstream finds a device by an alternative name too (netlink.LinkByName)
@@ -31,7 +30,7 @@ func TestPrivilegedDelOfFailedAdd(t *testing.T) {
 	e.mustAdd("a")
 	other := func() *cniskel.Args {
 		a := e.args("a", "")
-		a.StdinData = jsonobj.NewDocument([]byte(`{"cniVersion":"1.1.0","name":"othernet","type":"host-device","device":"nic1"}`))
+		a.StdinData = []byte(`{"cniVersion":"1.1.0","name":"othernet","type":"host-device","device":"nic1"}`)
 		return a
 	}
 	if err := e.node.Do(func() error { _, err := e.plugin.Add(t.Context(), other()); return err }); err == nil {
@@ -51,7 +50,7 @@ func TestPrivilegedDelUnderAnotherName(t *testing.T) {
 	e := newEnv(t, withIPAM)
 	e.mustAdd("a")
 	a := e.args("a", "")
-	a.StdinData = jsonobj.NewDocument(bytes.Replace(a.StdinData.Bytes(), []byte(`"name":"`), []byte(`"name":"new`), 1))
+	a.StdinData = bytes.Replace(a.StdinData, []byte(`"name":"`), []byte(`"name":"new`), 1)
 	if err := e.node.Do(func() error { return e.plugin.Del(t.Context(), a) }); err != nil {
 		t.Fatal(err)
 	}

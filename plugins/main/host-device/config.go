@@ -15,16 +15,11 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/plugins/main/internal/cniops"
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
-//go:generate go run ../../../pkg/jsonobj/gen
-
 // conf is the network configuration; README.md describes the keys.
-//
-//jsonobj:object
 type conf struct {
 	cniconf.Common
 
@@ -130,10 +125,13 @@ func (r *request) checkKeys() (err error) {
 // takeDeviceID puts what the runtime's device plugin chose in the place of
 // pciBusID. Which bus it means is found by looking.
 func (r *request) takeDeviceID(s sysfs) error {
-	var id string
-	if err := cniconf.DecodeSection("runtimeConfig", r.RuntimeConfig, jsonobj.Single("deviceID", &id)); err != nil {
+	var runtime struct {
+		DeviceID string `json:"deviceID"`
+	}
+	if err := cniconf.DecodeSection("runtimeConfig", r.RuntimeConfig, &runtime); err != nil {
 		return err
 	}
+	id := runtime.DeviceID
 	if id == "" {
 		why := badID(r.PCIBusID)
 		if r.Capabilities.DeviceID && r.args.ContainerID == "" && (why != "" || !s.has(pciDevices, r.PCIBusID)) {

@@ -10,7 +10,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -74,7 +73,7 @@ func underName(a *cniskel.Args, name string) (*cniskel.Args, error) {
 	conf["name"] = quoted
 	stdin, err := json.Marshal(conf)
 	call := *a
-	call.StdinData = jsonobj.NewDocument(stdin)
+	call.StdinData = stdin
 	return &call, cnierr.Wrap(cnierr.CodeDecode, err, "rename the network")
 }
 

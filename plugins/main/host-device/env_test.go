@@ -20,7 +20,6 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
@@ -133,7 +132,7 @@ func (e *env) links(ns *netlab.NS) map[string]string {
 
 func (e *env) args(id, more string) *cniskel.Args {
 	conf := fmt.Sprintf(`{"cniVersion":%q,"name":"net","type":"host-device",%s%s}`, e.version, e.conf, more)
-	return &cniskel.Args{Log: e.log, CmdArgs: cniskel.CmdArgs{ContainerID: id, IfName: "eth0", Netns: e.netns, StdinData: jsonobj.NewDocument([]byte(conf))}}
+	return &cniskel.Args{Log: e.log, CmdArgs: cniskel.CmdArgs{ContainerID: id, IfName: "eth0", Netns: e.netns, StdinData: []byte(conf)}}
 }
 
 func (e *env) add(id string) (*types100.Result, error) {

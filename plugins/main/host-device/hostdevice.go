@@ -59,8 +59,6 @@ func New(d Deps) *cniskel.Plugin {
 // section is what an attachment record holds of this plugin: how to recognise
 // the device, and what it was like before it was lent. Its JSON is read by later
 // versions.
-//
-//jsonobj:object
 type section struct {
 	Device  string          `json:"device,omitempty"` // its own name; empty for a DPDK device
 	Alias   string          `json:"alias,omitempty"`  // that it had before

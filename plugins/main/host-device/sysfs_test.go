@@ -13,7 +13,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/plugintest"
@@ -123,7 +122,7 @@ func TestRefusals(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "c", IfName: "eth0", StdinData: jsonobj.NewDocument([]byte(`{"cniVersion":"1.1.0","name":"net",` + tt.conf + `}`))}}
+			a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "c", IfName: "eth0", StdinData: []byte(`{"cniVersion":"1.1.0","name":"net",` + tt.conf + `}`)}}
 			_, err := p.Add(context.Background(), a)
 			plugintest.WantCode(t, err, tt.code, tt.words...)
 		})
@@ -138,7 +137,7 @@ func TestStatusWithPlaceholder(t *testing.T) {
 	p := New(Deps{Root: root})
 	for _, id := range []string{"placeholder", ".."} {
 		conf := `{"cniVersion":"1.1.0","name":"net","pciBusID":"` + id + `","capabilities":{"deviceID":true}}`
-		if err := p.Status(t.Context(), &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{StdinData: jsonobj.NewDocument([]byte(conf))}}); err != nil {
+		if err := p.Status(t.Context(), &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{StdinData: []byte(conf)}}); err != nil {
 			t.Errorf("pciBusID %q: %v", id, err)
 		}
 	}

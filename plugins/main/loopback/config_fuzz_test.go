@@ -7,7 +7,6 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/test/fuzztest"
 )
@@ -17,7 +16,7 @@ import (
 func FuzzParseConfig(f *testing.F) {
 	fuzztest.AddConfigurations(f, Name, `{"cniVersion":"0.4.0","name":"lo","type":"loopback","prevResult":{"interfaces":[{"name":"lo","sandbox":"/x"}],"ips":[{"version":"4","address":"127.0.0.1/8","interface":0}]}}`)
 	f.Fuzz(func(t *testing.T, stdin []byte, args string) {
-		a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "c", IfName: "lo", Netns: "/x", Args: args, StdinData: jsonobj.NewDocument(stdin)}}
+		a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "c", IfName: "lo", Netns: "/x", Args: args, StdinData: stdin}}
 		var c *call
 		var err error
 		fuzztest.Bounded(t, len(stdin), func() { c, err = parse(a) })

@@ -17,7 +17,6 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
@@ -42,7 +41,7 @@ func mustPod(t *testing.T) (*netlab.Node, *netlab.Pod) {
 func args(version, netns, rest string) *cniskel.Args {
 	return &cniskel.Args{
 		CmdArgs: cniskel.CmdArgs{ContainerID: "c1", IfName: "ignored", Netns: netns,
-			StdinData: jsonobj.NewDocument([]byte(fmt.Sprintf(`{"cniVersion":%q,"name":"lo","type":"loopback"%s}`, version, rest)))},
+			StdinData: []byte(fmt.Sprintf(`{"cniVersion":%q,"name":"lo","type":"loopback"%s}`, version, rest))},
 		Log: log.NewNop(),
 	}
 }

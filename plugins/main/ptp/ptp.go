@@ -23,8 +23,6 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/internal/veth"
 )
 
-//go:generate go run ../../../pkg/jsonobj/gen
-
 // Name is the plugin's type, and its section in an attachment record.
 const Name = "ptp"
 
@@ -68,8 +66,6 @@ func New(d Deps) *cniskel.Plugin {
 }
 
 // conf is the network configuration; README.md describes the keys.
-//
-//jsonobj:object
 type conf struct {
 	cniconf.Common
 	masquerade.Conf
@@ -114,8 +110,6 @@ func parse(a *cniskel.Args) (*request, error) {
 
 // section is what an attachment record holds of this plugin. Its JSON is read
 // by later versions.
-//
-//jsonobj:object
 type section struct {
 	veth.Recorded
 	Addrs      []netip.Prefix  `json:"addrs,omitempty"`

@@ -11,7 +11,6 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/plugins/meta/sbr"
@@ -45,7 +44,7 @@ func TestPrivilegedSBR(t *testing.T) {
 				p := sbr.New(sbr.Deps{Records: s.Dir})
 				raw, _ := json.Marshal(res)
 				conf := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net1","type":"sbr","addSourceHints":%v,"prevResult":%s}`, hints, raw)
-				a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "c1", IfName: "eth0", Netns: s.pod.Path, StdinData: jsonobj.NewDocument([]byte(conf))}}
+				a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "c1", IfName: "eth0", Netns: s.pod.Path, StdinData: []byte(conf)}}
 				if err := s.Node.Do(func() error { _, err := p.Add(t.Context(), a); return err }); err != nil {
 					t.Fatal(err)
 				}

@@ -17,11 +17,7 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
-//go:generate go run ../../../pkg/jsonobj/gen
-
 // conf is the network configuration; README.md describes the keys.
-//
-//jsonobj:object
 type conf struct {
 	cniconf.Common
 

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -14,7 +13,7 @@ func TestPrivilegedDelOfFailedAdd(t *testing.T) {
 	e := newEnv(t, "")
 	e.mustAdd()
 	a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "a", IfName: "eth0", Netns: e.netns,
-		StdinData: jsonobj.NewDocument([]byte(`{"cniVersion":"1.1.0","name":"othernet","type":"tap"}`))}}
+		StdinData: []byte(`{"cniVersion":"1.1.0","name":"othernet","type":"tap"}`)}}
 	if err := e.node.Do(func() error { _, err := e.plugin.Add(t.Context(), a); return err }); err == nil {
 		t.Fatal("ADD of othernet should fail")
 	}

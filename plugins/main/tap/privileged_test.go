@@ -20,7 +20,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
@@ -134,7 +133,7 @@ func (e *env) call(verb func(context.Context, *cniskel.Args) error, more string)
 		keys = "," + keys
 	}
 	conf := fmt.Sprintf(`{"cniVersion":%q,"name":"net","type":"tap"%s%s}`, e.version, keys, more)
-	a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "a", IfName: "eth0", Netns: e.netns, Args: e.cniArgs, StdinData: jsonobj.NewDocument([]byte(conf))}}
+	a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "a", IfName: "eth0", Netns: e.netns, Args: e.cniArgs, StdinData: []byte(conf)}}
 	return e.node.Do(func() error { return verb(context.Background(), a) })
 }
 

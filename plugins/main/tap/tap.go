@@ -58,8 +58,6 @@ func New(d Deps) *cniskel.Plugin {
 
 // section is what an attachment record holds of this plugin. Its JSON is read
 // by later versions.
-//
-//jsonobj:object
 type section struct {
 	NetNS uint64          `json:"netnsInode,omitempty"` // a path may name another namespace later
 	IPAM  json.RawMessage `json:"ipam,omitempty"`       // the configuration's, for a DEL that comes without one

@@ -13,8 +13,6 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/internal/sublink"
 )
 
-//go:generate go run ../../../pkg/jsonobj/gen
-
 // Name is the plugin's type, its section in an attachment record, and the
 // kernel's name of the device.
 const Name = "vlan"
@@ -30,8 +28,6 @@ func New(d Deps) *cniskel.Plugin {
 }
 
 // conf is the network configuration; README.md describes the keys.
-//
-//jsonobj:object
 type conf struct {
 	sublink.Conf
 	sublink.MasterConf

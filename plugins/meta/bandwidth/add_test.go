@@ -12,7 +12,6 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -80,7 +79,7 @@ func TestWarnsOfMissingBursts(t *testing.T) {
 		"a burst":                     {`"ingressRate":1000000,"ingressBurst":160000`, ""},
 	} {
 		core, seen := observer.New(zapcore.WarnLevel)
-		r, err := parse(jsonobj.NewDocument([]byte(`{"cniVersion":"1.1.0","name":"net","type":"bandwidth",`+tt.keys+"}")), "auto")
+		r, err := parse([]byte(`{"cniVersion":"1.1.0","name":"net","type":"bandwidth",`+tt.keys+"}"), "auto")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,10 +8,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
-
-//go:generate go run ../../../pkg/jsonobj/gen
 
 // Rates are the four keys of the upstream plugin, in bits a second and bits. A
 // pointer tells an absent key from zero.
@@ -33,8 +30,6 @@ type Subnets struct {
 }
 
 // Limits are what the bandwidth capability brings.
-//
-//jsonobj:object
 type Limits struct {
 	Rates
 	Subnets
@@ -42,8 +37,6 @@ type Limits struct {
 
 // Conf is the plugin's configuration, keys as the upstream plugin has them;
 // backend is Sluice's.
-//
-//jsonobj:object
 type Conf struct {
 	cniconf.Common
 	Rates
@@ -79,7 +72,7 @@ func (s subnets) none() bool { return len(s.Shaped) == 0 && len(s.Unshaped) == 0
 // parse decodes stdin and validates every key, so that nothing can be refused
 // after the first effect. nodeDefault is the node's backend. Errors are CNI
 // errors of code 6 or 7 that name key and value.
-func parse(stdin *jsonobj.Document, nodeDefault string) (*request, error) {
+func parse(stdin []byte, nodeDefault string) (*request, error) {
 	conf := &Conf{}
 	if err := cniconf.Load(stdin, conf); err != nil {
 		return nil, err

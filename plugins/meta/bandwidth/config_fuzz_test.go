@@ -5,7 +5,6 @@ package bandwidth
 import (
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/test/fuzztest"
 )
 
@@ -15,10 +14,9 @@ func FuzzParseConfig(f *testing.F) {
 		`{"cniVersion":"1.1.0","name":"n","type":"bandwidth","runtimeConfig":{"bandwidth":{"ingressRate":1000000,"ingressBurst":2147483647,"egressRate":8,"egressBurst":34359738360,"unshapedSubnets":["10.0.0.0/8","fd00::/8"]}}}`,
 		`{"cniVersion":"1.0.0","name":"n","type":"bandwidth","backend":"edt","ingressRate":123,"ingressBurst":456,"shapedSubnets":["192.0.2.1/24"]}`)
 	f.Fuzz(func(t *testing.T, stdin []byte) {
-		fuzztest.SameAsJSON(t, stdin, &Conf{}, &Conf{})
 		var r *request
 		var err error
-		fuzztest.Bounded(t, len(stdin), func() { r, err = parse(jsonobj.NewDocument(stdin), BackendAuto) })
+		fuzztest.Bounded(t, len(stdin), func() { r, err = parse(stdin, BackendAuto) })
 		if err != nil {
 			fuzztest.Refused(t, err, len(stdin))
 			return

@@ -12,7 +12,6 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -69,7 +68,7 @@ func TestParse(t *testing.T) {
 			if tt.keys != "" {
 				stdin += "," + tt.keys
 			}
-			r, err := parse(jsonobj.NewDocument([]byte(stdin+"}")), tt.node)
+			r, err := parse([]byte(stdin+"}"), tt.node)
 			if tt.code != 0 {
 				if got := cnierr.From(err); got == nil || got.Code != tt.code {
 					t.Fatalf("error %v, want code %d", err, tt.code)

@@ -17,7 +17,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
@@ -123,7 +122,7 @@ func conf(n int, keys string) []byte {
 
 func (w *world) args(pod string, stdin []byte) *cniskel.Args {
 	return &cniskel.Args{
-		CmdArgs: cniskel.CmdArgs{ContainerID: pod, IfName: "eth0", Netns: "/run/netns/" + pod, StdinData: jsonobj.NewDocument(stdin)},
+		CmdArgs: cniskel.CmdArgs{ContainerID: pod, IfName: "eth0", Netns: "/run/netns/" + pod, StdinData: stdin},
 		Log:     w.logged,
 	}
 }

@@ -11,19 +11,14 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/policy"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
-//go:generate go run ../../../pkg/jsonobj/gen
-
 // Conf is the plugin's configuration, keys as the upstream plugin has them. Every
 // backend calls the chain of IptablesAdminChainName. FirewalldZone chooses firewalld
 // where it runs, unless the configuration or the node names another backend.
-//
-//jsonobj:object
 type Conf struct {
 	cniconf.Common
 
@@ -40,7 +35,7 @@ type Conf struct {
 
 // parse decodes stdin and validates every key. Errors are CNI errors of code
 // 2, 6 or 7 that name key and value.
-func parse(stdin *jsonobj.Document) (*Conf, error) {
+func parse(stdin []byte) (*Conf, error) {
 	conf := &Conf{}
 	if err := cniconf.Load(stdin, conf); err != nil {
 		return nil, err

@@ -5,7 +5,6 @@ package firewall
 import (
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/test/fuzztest"
 )
@@ -16,10 +15,9 @@ func FuzzParseConfig(f *testing.F) {
 		`{"cniVersion":"1.1.0","name":"n","type":"firewall","ingressPolicy":"isolated","rules":[{"from":["10.0.0.0/8","fd00::/8"],"ports":["80","443/tcp","1000-2000/udp"],"action":"allow"},{"action":"deny"}]}`,
 		`{"cniVersion":"1.0.0","name":"n","type":"firewall","backend":"iptables","iptablesAdminChainName":"CNI-ADMIN","firewalldZone":"trusted","ingressPolicy":"same-bridge"}`)
 	f.Fuzz(func(t *testing.T, stdin []byte) {
-		fuzztest.SameAsJSON(t, stdin, &Conf{}, &Conf{})
 		var c *Conf
 		var err error
-		fuzztest.Bounded(t, len(stdin), func() { c, err = parse(jsonobj.NewDocument(stdin)) })
+		fuzztest.Bounded(t, len(stdin), func() { c, err = parse(stdin) })
 		if err != nil {
 			fuzztest.Refused(t, err, len(stdin))
 			return

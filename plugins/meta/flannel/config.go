@@ -8,10 +8,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
-
-//go:generate go run ../../../pkg/jsonobj/gen
 
 // Defaults of the node.
 const (
@@ -22,7 +19,6 @@ const (
 // object is a JSON object whose values are passed on as they are.
 type object = map[string]json.RawMessage
 
-//jsonobj:object
 type config struct {
 	cniconf.Common
 	SubnetFile string `json:"subnetFile"`
@@ -33,7 +29,7 @@ type config struct {
 	raw object
 }
 
-func load(stdin *jsonobj.Document) (*config, error) {
+func load(stdin []byte) (*config, error) {
 	c := &config{}
 	if err := cniconf.Load(stdin, c); err != nil {
 		return nil, err

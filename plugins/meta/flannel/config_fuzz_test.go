@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/test/fuzztest"
 )
 
@@ -23,10 +22,9 @@ func FuzzParseConfig(f *testing.F) {
 	}
 	saved := filepath.Join(f.TempDir(), "saved")
 	f.Fuzz(func(t *testing.T, stdin []byte) {
-		fuzztest.SameAsJSON(t, stdin, &config{}, &config{})
 		var c *config
 		var err error
-		fuzztest.Bounded(t, len(stdin), func() { c, err = load(jsonobj.NewDocument(stdin)) })
+		fuzztest.Bounded(t, len(stdin), func() { c, err = load(stdin) })
 		if err != nil {
 			fuzztest.Refused(t, err, len(stdin))
 			return

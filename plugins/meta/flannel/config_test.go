@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/test/fuzztest"
 )
 
@@ -97,7 +96,7 @@ func TestDelegateConf(t *testing.T) {
 			for k, v := range tc.more {
 				more[k] = v
 			}
-			c, err := load(jsonobj.NewDocument(conf(t, more)))
+			c, err := load(conf(t, more))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -163,7 +162,7 @@ func TestBadInput(t *testing.T) {
 			for k, v := range tc.more {
 				more[k] = v
 			}
-			c, err := load(jsonobj.NewDocument(conf(t, more)))
+			c, err := load(conf(t, more))
 			if err == nil {
 				_, _, err = c.delegateConf()
 			}

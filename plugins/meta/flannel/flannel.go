@@ -20,7 +20,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/version"
@@ -65,7 +64,7 @@ type section struct {
 // with is the call with another configuration on stdin.
 func with(a *cniskel.Args, stdin []byte) *cniskel.Args {
 	c := *a
-	c.StdinData = jsonobj.NewDocument(stdin)
+	c.StdinData = stdin
 	return &c
 }
 

@@ -20,7 +20,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -35,7 +34,7 @@ type fakeDelegate struct {
 
 func (f *fakeDelegate) verb(verb string, a *cniskel.Args, kind string) error {
 	f.calls = append(f.calls, verb+" "+kind)
-	f.stdin = a.StdinData.Bytes()
+	f.stdin = a.StdinData
 	if f.failing != "" && f.failing != verb {
 		return nil
 	}
@@ -91,7 +90,7 @@ func (n *node) args(id, ifname string, more map[string]any) *cniskel.Args {
 		c[k] = v
 	}
 	return &cniskel.Args{
-		CmdArgs: cniskel.CmdArgs{ContainerID: id, IfName: ifname, Netns: "/ns", StdinData: jsonobj.NewDocument(conf(n.T, c))},
+		CmdArgs: cniskel.CmdArgs{ContainerID: id, IfName: ifname, Netns: "/ns", StdinData: conf(n.T, c)},
 		Log:     log.NewNop(),
 	}
 }

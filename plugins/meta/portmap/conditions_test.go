@@ -14,7 +14,6 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/test/plugintest"
@@ -75,7 +74,7 @@ func TestEBPFUnsupported(t *testing.T) {
 	four := hostport.Mapping{Key: hostport.Key{Proto: unix.IPPROTO_SCTP, Port: 80}, PodIP: netip.MustParseAddr("10.1.0.2"), PodPort: 80}
 	moved := four
 	moved.PodPort = 81
-	s, err := parse(jsonobj.NewDocument(netconf(`"conditionsV6":["-m","x"]`, "")))
+	s, err := parse(netconf(`"conditionsV6":["-m","x"]`, ""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +101,7 @@ func TestEBPFUnsupported(t *testing.T) {
 // A mapping of another protocol than the condition's is not published.
 func TestConditionOfProtocol(t *testing.T) {
 	t.Parallel()
-	req, err := parse(jsonobj.NewDocument(netconf(`"conditionsV4":["-p","udp"]`, `{"hostPort":1,"containerPort":1,"protocol":"tcp"},{"hostPort":2,"containerPort":2,"protocol":"udp"}`)))
+	req, err := parse(netconf(`"conditionsV4":["-p","udp"]`, `{"hostPort":1,"containerPort":1,"protocol":"tcp"},{"hostPort":2,"containerPort":2,"protocol":"udp"}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,18 +13,13 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
-//go:generate go run ../../../pkg/jsonobj/gen
-
 // Conf is the plugin's configuration, keys as upstream has them.
 // Pointers tell an absent key from its zero value.
-//
-//jsonobj:object
 type Conf struct {
 	cniconf.Common
 
@@ -43,8 +38,6 @@ type Conf struct {
 }
 
 // PortMapping is one entry of the portMappings capability.
-//
-//jsonobj:object
 type PortMapping struct {
 	HostPort      int    `json:"hostPort"`
 	ContainerPort int    `json:"containerPort"`
@@ -87,7 +80,7 @@ type port struct {
 // parse decodes stdin and validates every key and every mapping, so that
 // nothing can be refused after the first effect. Errors are CNI errors of code
 // 2, 6 or 7 that name key and value.
-func parse(stdin *jsonobj.Document) (*settings, error) {
+func parse(stdin []byte) (*settings, error) {
 	conf := &Conf{}
 	if err := cniconf.Load(stdin, conf); err != nil {
 		return nil, err
@@ -194,7 +187,7 @@ func (c *Conf) conditionDialect() string {
 
 // hasMappings reports whether a call has mappings. A configuration that cannot be
 // read has none.
-func hasMappings(stdin *jsonobj.Document) bool {
+func hasMappings(stdin []byte) bool {
 	var conf Conf
 	_ = cniconf.Load(stdin, &conf)
 	return slices.ContainsFunc(conf.RuntimeConfig.PortMappings, func(m PortMapping) bool { return m.HostPort > 0 })

@@ -5,7 +5,6 @@ package portmap
 import (
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/test/fuzztest"
 )
 
@@ -15,10 +14,9 @@ func FuzzParseConfig(f *testing.F) {
 		`{"cniVersion":"1.1.0","name":"n","type":"portmap","backend":"auto","snat":false,"masqAll":true,"conditionsV4":["!","-s","192.0.2.0/24"],"conditionsV6":["-d","fd00::/8","-p","tcp"],"allowedSources":["10.0.0.0/8"],"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp","hostIP":"::"},{"hostPort":53,"containerPort":53,"protocol":"udp","hostIP":"192.0.2.1","allowedSources":["fd00::/8"]}]}}`,
 		`{"cniVersion":"0.4.0","name":"n","type":"portmap","markMasqBit":5,"runtimeConfig":{"portMappings":[{"hostPort":1,"containerPort":65535,"protocol":"sctp"}]}}`)
 	f.Fuzz(func(t *testing.T, stdin []byte) {
-		fuzztest.SameAsJSON(t, stdin, &Conf{}, &Conf{})
 		var s *settings
 		var err error
-		fuzztest.Bounded(t, len(stdin), func() { s, err = parse(jsonobj.NewDocument(stdin)) })
+		fuzztest.Bounded(t, len(stdin), func() { s, err = parse(stdin) })
 		if err != nil {
 			fuzztest.Refused(t, err, len(stdin))
 			return

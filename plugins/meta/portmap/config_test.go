@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
@@ -68,7 +67,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := parse(jsonobj.NewDocument(netconf(tt.extra, tt.mappings)))
+			_, err := parse(netconf(tt.extra, tt.mappings))
 			if err == nil {
 				t.Fatal("accepted")
 			}
@@ -128,7 +127,7 @@ func TestParseAccepts(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := parse(jsonobj.NewDocument(netconf(tt.extra, tt.mappings))); err != nil {
+			if _, err := parse(netconf(tt.extra, tt.mappings)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -136,7 +135,7 @@ func TestParseAccepts(t *testing.T) {
 }
 
 func TestParseKeysInAnyCase(t *testing.T) {
-	req, err := parse(jsonobj.NewDocument([]byte(`{"cniVersion":"1.0.0","name":"n","RuntimeConfig":{"PortMappings":[{"HostPort":1,"ContainerPort":2,"Protocol":"tcp"}]}}`)))
+	req, err := parse([]byte(`{"cniVersion":"1.0.0","name":"n","RuntimeConfig":{"PortMappings":[{"HostPort":1,"ContainerPort":2,"Protocol":"tcp"}]}}`))
 	if err != nil || len(req.mappings) != 1 {
 		t.Errorf("%d mappings, %v", len(req.mappings), err)
 	}
@@ -168,7 +167,7 @@ func TestPorts(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			req, err := parse(jsonobj.NewDocument(netconf("", tt.mapping)))
+			req, err := parse(netconf("", tt.mapping))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -184,7 +183,7 @@ func TestPorts(t *testing.T) {
 			}
 		})
 	}
-	req, err := parse(jsonobj.NewDocument(netconf(`"snat":false`, `{"hostPort":8080,"containerPort":80,"protocol":"tcp"}`)))
+	req, err := parse(netconf(`"snat":false`, `{"hostPort":8080,"containerPort":80,"protocol":"tcp"}`))
 	if err != nil || req.ports([]netip.Prefix{v4})[0].SNAT {
 		t.Errorf("snat false is not carried: %v", err)
 	}

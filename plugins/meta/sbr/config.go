@@ -13,8 +13,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 )
 
-//go:generate go run ../../../pkg/jsonobj/gen
-
 // Tables that the kernel or everybody uses; a free one is looked for elsewhere.
 const (
 	firstTable = 100
@@ -26,8 +24,6 @@ const (
 const defaultMetric6 = 1024
 
 // conf is the network configuration; README.md describes the keys.
-//
-//jsonobj:object
 type conf struct {
 	cniconf.Common
 

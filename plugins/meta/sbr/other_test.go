@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -16,7 +15,7 @@ func TestPrivilegedDelOfOther(t *testing.T) {
 	e := newEnv(t)
 	e.mustAdd("")
 	before := e.state()
-	a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "a", IfName: "net1", Netns: e.netns, StdinData: jsonobj.NewDocument([]byte(`{"cniVersion":"1.1.0","name":"othernet","type":"sbr"}`))}}
+	a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "a", IfName: "net1", Netns: e.netns, StdinData: []byte(`{"cniVersion":"1.1.0","name":"othernet","type":"sbr"}`)}}
 	if err := e.node.Do(func() error { return e.plugin.Del(t.Context(), a) }); err != nil {
 		t.Fatal(err)
 	}

@@ -17,11 +17,8 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
-
-//go:generate go run ../../../pkg/jsonobj/gen
 
 // settings are the keys that a configuration and args.cni share. A nil pointer
 // is an absent key.
@@ -34,7 +31,6 @@ type settings struct {
 	TxQLen   *int            `json:"txQLen"`
 }
 
-//jsonobj:object
 type netConf struct {
 	cniconf.Common
 	settings
@@ -67,7 +63,7 @@ func (w *wanted) link() bool {
 // parse reads a configuration and everything that can change it, for the
 // interface ifname. The order of precedence for the MAC is upstream's:
 // configuration, CNI_ARGS, runtimeConfig, args.cni.
-func parse(stdin *jsonobj.Document, containerID, cniArgs, ifname string) (*wanted, error) {
+func parse(stdin []byte, containerID, cniArgs, ifname string) (*wanted, error) {
 	c := &netConf{}
 	if err := cniconf.Load(stdin, c); err != nil {
 		return nil, err

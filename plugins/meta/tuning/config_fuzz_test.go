@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 	"github.com/sluice-cni/sluice/pkg/test/fuzztest"
 )
@@ -18,11 +17,10 @@ func FuzzParseConfig(f *testing.F) {
 	fuzztest.AddConfigurations(f, Name,
 		`{"cniVersion":"1.1.0","name":"n","type":"tuning","sysctl":{"net.core.somaxconn":"500","net/ipv4/conf/IFNAME/arp_filter":"1"},"mac":"02:00:00:00:00:01","mtu":1400,"promisc":true,"allmulti":false,"txQLen":0,"args":{"cni":{"sysctl":{"net.ipv4.ip_forward":"1"},"mac":"","mtu":9000}}}`)
 	f.Fuzz(func(t *testing.T, stdin []byte, args string) {
-		fuzztest.SameAsJSON(t, stdin, &netConf{}, &netConf{})
 		size := len(stdin) + len(args)
 		var w *wanted
 		var err error
-		fuzztest.Bounded(t, size, func() { w, err = parse(jsonobj.NewDocument(stdin), "c", args, "eth0") })
+		fuzztest.Bounded(t, size, func() { w, err = parse(stdin, "c", args, "eth0") })
 		if err != nil {
 			fuzztest.Refused(t, err, size, "sysctl", "args.cni.sysctl")
 			return

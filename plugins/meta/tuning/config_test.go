@@ -12,13 +12,12 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/helperproc"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/sysctlallow"
 	"github.com/sluice-cni/sluice/pkg/sysctlallow/match"
 )
 
-func conf(keys string) *jsonobj.Document {
-	return jsonobj.NewDocument([]byte(`{"cniVersion":"1.1.0","name":"n","type":"tuning"` + keys + `}`))
+func conf(keys string) []byte {
+	return []byte(`{"cniVersion":"1.1.0","name":"n","type":"tuning"` + keys + `}`)
 }
 
 func TestMACPrecedence(t *testing.T) {

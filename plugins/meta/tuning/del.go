@@ -22,8 +22,6 @@ import (
 )
 
 // delConf is what DEL reads of a configuration. The rest may be anything, also what ADD would refuse.
-//
-//jsonobj:object
 type delConf struct {
 	cniconf.Common
 	DataDir string `json:"dataDir"`

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
@@ -17,7 +16,7 @@ func TestPrivilegedDelOfOther(t *testing.T) {
 	d := newPod(t)
 	d.add(`,"mtu":1400`)
 	a := d.args("")
-	a.StdinData = jsonobj.NewDocument([]byte(`{"cniVersion":"1.1.0","name":"othernet","type":"tuning","dataDir":"` + d.data + `"}`))
+	a.StdinData = []byte(`{"cniVersion":"1.1.0","name":"othernet","type":"tuning","dataDir":"` + d.data + `"}`)
 	if err := d.p.del(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +32,7 @@ func TestPrivilegedDelOfRenamedNetwork(t *testing.T) {
 	before := d.state()
 	d.add(`,"mtu":1400,"promisc":true`)
 	a := d.args("")
-	a.StdinData = jsonobj.NewDocument([]byte(strings.Replace(string(a.StdinData.Bytes()), `"name":"n"`, `"name":"renamed"`, 1)))
+	a.StdinData = []byte(strings.Replace(string(a.StdinData), `"name":"n"`, `"name":"renamed"`, 1))
 	if err := d.p.del(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +74,7 @@ func TestPrivilegedTwoNetworksOneSysctl(t *testing.T) {
 			of := func(i int, keys string) *cniskel.Args {
 				a := d.args(keys)
 				a.IfName = fmt.Sprintf("net%d", i)
-				a.StdinData = jsonobj.NewDocument([]byte(strings.Replace(string(a.StdinData.Bytes()), `"name":"n"`, fmt.Sprintf(`"name":"net%d"`, i), 1)))
+				a.StdinData = []byte(strings.Replace(string(a.StdinData), `"name":"n"`, fmt.Sprintf(`"name":"net%d"`, i), 1))
 				return a
 			}
 			before := value()

@@ -21,7 +21,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -368,7 +367,7 @@ func TestPrivilegedDelWithoutNetNS(t *testing.T) {
 		d := newPod(t)
 		d.add(all)
 		a := d.args("")
-		a.Netns, a.StdinData = path, jsonobj.NewDocument([]byte(`{"cniVersion":"1.1.0","name":"n","type":"tuning"}`))
+		a.Netns, a.StdinData = path, []byte(`{"cniVersion":"1.1.0","name":"n","type":"tuning"}`)
 		if err := d.p.del(context.Background(), a); err != nil {
 			t.Errorf("netns %q: %v", path, err)
 		}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
@@ -71,7 +70,7 @@ func (e *env) ip(args string) string {
 
 func (e *env) call(verb func(context.Context, *cniskel.Args) error, keys string) error {
 	conf := `{"cniVersion":"1.1.0","name":"net","type":"vrf"` + keys + `}`
-	a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "a", IfName: e.ifname, Netns: e.netns, StdinData: jsonobj.NewDocument([]byte(conf))}}
+	a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "a", IfName: e.ifname, Netns: e.netns, StdinData: []byte(conf)}}
 	return e.node.Do(func() error { return verb(context.Background(), a) })
 }
 

@@ -25,8 +25,6 @@ import (
 	"github.com/sluice-cni/sluice/plugins/meta/internal/podns"
 )
 
-//go:generate go run ../../../pkg/jsonobj/gen
-
 // Name is the plugin's type, and its section in an attachment record.
 const Name = "vrf"
 
@@ -48,8 +46,6 @@ func New(d Deps) *cniskel.Plugin {
 }
 
 // conf is the network configuration; README.md describes the keys.
-//
-//jsonobj:object
 type conf struct {
 	cniconf.Common
 

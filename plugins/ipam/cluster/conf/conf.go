@@ -19,8 +19,6 @@ import (
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
-//go:generate go run ../../../../pkg/jsonobj/gen
-
 // The types under which a configuration names the plugin.
 const (
 	Type        = "sluice-ipam"
@@ -118,8 +116,6 @@ func (c *Config) PoolName(node, cidr string) string { return pool.Name(c.Network
 
 // netConf is what the plugin reads of a network configuration: an IPAM plugin gets the whole configuration of the
 // interface plugin that calls it.
-//
-//jsonobj:object
 type netConf struct {
 	cniconf.Common
 	IPAM *ipamConf `json:"ipam"`

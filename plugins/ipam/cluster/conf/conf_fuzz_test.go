@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/test/fuzztest"
 )
@@ -23,7 +22,7 @@ func FuzzParseConfig(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, stdin []byte, args string) {
-		a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "c", IfName: "eth0", Netns: "/x", StdinData: jsonobj.NewDocument(stdin), Args: args}}
+		a := &cniskel.Args{Log: log.NewNop(), CmdArgs: cniskel.CmdArgs{ContainerID: "c", IfName: "eth0", Netns: "/x", StdinData: stdin, Args: args}}
 		var c *Config
 		var err error
 		fuzztest.Bounded(t, len(stdin)+len(args), func() { c, err = Load(a) })

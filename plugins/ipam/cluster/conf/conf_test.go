@@ -14,13 +14,12 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 func load(t *testing.T, ipam, args string, rest ...string) (*Config, error) {
 	t.Helper()
 	text := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"net","type":"macvlan","ipam":{"type":"whereabouts",%s}%s}`, ipam, strings.Join(rest, ""))
-	return Load(&cniskel.Args{CmdArgs: cniskel.CmdArgs{Args: args, StdinData: jsonobj.NewDocument([]byte(text))}})
+	return Load(&cniskel.Args{CmdArgs: cniskel.CmdArgs{Args: args, StdinData: []byte(text)}})
 }
 
 const kube = `"kubernetes":{"kubeconfig":"/k"}`

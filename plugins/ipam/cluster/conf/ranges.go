@@ -12,7 +12,6 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
@@ -146,8 +145,6 @@ func (c *Config) static(i *ipamConf) error {
 const claimKey = "ipam-claim-reference"
 
 // callConf is what a call says in args.cni or in runtimeConfig.
-//
-//jsonobj:object
 type callConf struct {
 	IPs   []string `json:"ips"`
 	Claim string   `json:"ipam-claim-reference"`
@@ -188,20 +185,23 @@ func (c *Config) call(cniArgs string, n *netConf) error {
 			}
 		}
 	}
-	var args, runtime callConf
-	if err := cniconf.DecodeSection("args", n.Args, jsonobj.Single("cni", &args)); err != nil {
+	var args struct {
+		CNI callConf `json:"cni"`
+	}
+	var runtime callConf
+	if err := cniconf.DecodeSection("args", n.Args, &args); err != nil {
 		return err
 	}
 	if err := cniconf.DecodeSection("runtimeConfig", n.RuntimeConfig, &runtime); err != nil {
 		return err
 	}
-	for _, claim := range []string{args.Claim, runtime.Claim} {
+	for _, claim := range []string{args.CNI.Claim, runtime.Claim} {
 		if c.Claim != "" && claim != "" && claim != c.Claim {
 			return cnierr.Config(claimKey, claim, "the call names the IPAMClaim "+c.Claim+" too")
 		}
 		c.Claim = cmp.Or(c.Claim, claim)
 	}
-	for i, s := range args.IPs {
+	for i, s := range args.CNI.IPs {
 		if err := c.request(fmt.Sprintf("args.cni.ips[%d]", i), s); err != nil {
 			return err
 		}

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 )
 
 // flatFiles are where whereabouts looks for defaults, in this order, behind configuration_path. Variable for tests.
@@ -37,7 +36,7 @@ func (i *ipamConf) fillFromFile() error {
 			return cnierr.Wrap(cnierr.CodeIO, err, "read the defaults of cluster-wide addresses")
 		}
 		var file ipamConf
-		if err := jsonobj.Decode(path, text, &file); err != nil {
+		if err := cnierr.Decode(path, text, &file); err != nil {
 			return err
 		}
 		i.fill(&file)

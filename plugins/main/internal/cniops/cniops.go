@@ -19,12 +19,9 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
-
-//go:generate go run ../../../../pkg/jsonobj/gen
 
 // Bounds of an Ethernet device's MTU, in bytes; the kernel refuses others.
 const (
@@ -140,16 +137,22 @@ func CheckResult(ipamType, version string) error {
 // args.cni.mac and runtimeConfig.mac, the last one that is given. The others need
 // not be valid, as with upstream: they may be placeholders.
 func MAC(a *cniskel.Args, c *cniconf.Common, own string) (mac net.HardwareAddr, err error) {
-	var fromArgs, fromRuntime string
-	if err := cniconf.DecodeSection("args", c.Args, jsonobj.Single("cni", jsonobj.Single("mac", &fromArgs))); err != nil {
+	type requested struct {
+		MAC string `json:"mac"`
+	}
+	var args struct {
+		CNI requested `json:"cni"`
+	}
+	var runtime requested
+	if err := cniconf.DecodeSection("args", c.Args, &args); err != nil {
 		return nil, err
 	}
-	if err := cniconf.DecodeSection("runtimeConfig", c.RuntimeConfig, jsonobj.Single("mac", &fromRuntime)); err != nil {
+	if err := cniconf.DecodeSection("runtimeConfig", c.RuntimeConfig, &runtime); err != nil {
 		return nil, err
 	}
-	key, last := "args.cni.mac", fromArgs
-	if fromRuntime != "" {
-		key, last = "runtimeConfig.mac", fromRuntime
+	key, last := "args.cni.mac", args.CNI.MAC
+	if runtime.MAC != "" {
+		key, last = "runtimeConfig.mac", runtime.MAC
 	}
 	if err := cniconf.ParseArgs(a.Args, map[string]func(string) error{
 		"MAC": func(s string) error {
@@ -234,8 +237,6 @@ func Prev(c *cniconf.Common) (*types100.Result, error) {
 
 // DelConf is the little that DEL and GC read of a configuration. The rest may
 // be anything, also what ADD would refuse.
-//
-//jsonobj:object
 type DelConf struct {
 	cniconf.Common
 	IPAM json.RawMessage `json:"ipam"`
@@ -243,7 +244,7 @@ type DelConf struct {
 
 // ParseDel decodes a configuration for DEL and GC. With a name, an odd value
 // elsewhere does not keep them from cleaning.
-func ParseDel(stdin *jsonobj.Document) (DelConf, error) {
+func ParseDel(stdin []byte) (DelConf, error) {
 	var c DelConf
 	if err := cniconf.Load(stdin, &c); err != nil && c.Name == "" {
 		return c, err

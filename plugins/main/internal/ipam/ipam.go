@@ -15,7 +15,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 )
@@ -31,9 +30,11 @@ type Plugin interface {
 
 // Type returns ipam.type of a configuration's ipam section, empty for none.
 func Type(section json.RawMessage) (string, error) {
-	var kind string
-	err := cniconf.DecodeSection("ipam", section, jsonobj.Single("type", &kind))
-	return kind, err
+	var conf struct {
+		Type string `json:"type"`
+	}
+	err := cniconf.DecodeSection("ipam", section, &conf)
+	return conf.Type, err
 }
 
 // Allocate asks the IPAM plugin. The release is pushed to rb first,
@@ -106,14 +107,14 @@ func Release(ctx context.Context, p Plugin, a *cniskel.Args, section, recorded j
 }
 
 // withSection returns the configuration with its ipam section replaced.
-func withSection(stdin *jsonobj.Document, section json.RawMessage) (*jsonobj.Document, error) {
+func withSection(stdin []byte, section json.RawMessage) ([]byte, error) {
 	all := make(map[string]json.RawMessage)
 	if err := cniconf.Load(stdin, &all); err != nil {
 		return nil, err
 	}
 	all["ipam"] = section
 	out, err := json.Marshal(all)
-	return jsonobj.NewDocument(out), cnierr.Wrap(cnierr.CodeDecode, err, "complete the configuration for the IPAM plugin")
+	return out, cnierr.Wrap(cnierr.CodeDecode, err, "complete the configuration for the IPAM plugin")
 }
 
 // Prefix converts an address with its subnet; false when the two do not fit.

@@ -12,18 +12,17 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/jsonobj"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 )
 
 func TestWithSection(t *testing.T) {
-	got, err := withSection(jsonobj.NewDocument([]byte(`{"name":"n","type":"bridge","x":[1]}`)), json.RawMessage(`{"type":"host-local"}`))
+	got, err := withSection([]byte(`{"name":"n","type":"bridge","x":[1]}`), json.RawMessage(`{"type":"host-local"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := `{"ipam":{"type":"host-local"},"name":"n","type":"bridge","x":[1]}`; string(got.Bytes()) != want {
-		t.Errorf("%s, want %s", got.Bytes(), want)
+	if want := `{"ipam":{"type":"host-local"},"name":"n","type":"bridge","x":[1]}`; string(got) != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 
@@ -64,7 +63,7 @@ func (f *fake) Add(context.Context, *cniskel.Args, string) (*types100.Result, er
 }
 
 func (f *fake) Del(_ context.Context, a *cniskel.Args, _ string) error {
-	f.dels = append(f.dels, string(a.StdinData.Bytes()))
+	f.dels = append(f.dels, string(a.StdinData))
 	return nil
 }
 func (f *fake) Check(context.Context, *cniskel.Args, string) error  { return nil }
@@ -115,7 +114,7 @@ func TestRelease(t *testing.T) {
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			f := &fake{}
-			a := &cniskel.Args{CmdArgs: cniskel.CmdArgs{StdinData: jsonobj.NewDocument([]byte(tc.stdin))}, Log: log.NewNop()}
+			a := &cniskel.Args{CmdArgs: cniskel.CmdArgs{StdinData: []byte(tc.stdin)}, Log: log.NewNop()}
 			err := Release(context.Background(), f, a, json.RawMessage(tc.section), json.RawMessage(tc.recorded))
 			if err != nil {
 				t.Fatal(err)

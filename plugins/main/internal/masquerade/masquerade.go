@@ -19,11 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
-//go:generate go run ../../../../pkg/jsonobj/gen
-
 // Conf holds the keys. Embed it in a plugin's configuration.
-//
-//jsonobj:object
 type Conf struct {
 	IPMasq        bool    `json:"ipMasq"`
 	IPMasqBackend *string `json:"ipMasqBackend"`

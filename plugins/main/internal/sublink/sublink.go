@@ -30,8 +30,6 @@ import (
 	"github.com/sluice-cni/sluice/plugins/main/internal/ipam"
 )
 
-//go:generate go run ../../../../pkg/jsonobj/gen
-
 // Deps are a plugin's dependencies. Both are required.
 type Deps struct {
 	IPAM    ipam.Plugin
@@ -52,8 +50,6 @@ type Kind struct {
 
 // Conf holds the keys that these plugins have in common. Embed it in a plugin's
 // configuration.
-//
-//jsonobj:object
 type Conf struct {
 	cniconf.Common
 	MTU       int             `json:"mtu"`
@@ -63,8 +59,6 @@ type Conf struct {
 }
 
 // MasterConf holds the keys of plugins whose interface sits on another one.
-//
-//jsonobj:object
 type MasterConf struct {
 	Master          string `json:"master"`
 	LinkInContainer bool   `json:"linkInContainer"`
@@ -148,8 +142,6 @@ func (p *plugin) parse(a *cniskel.Args, status bool) (*Request, error) {
 }
 
 // section is what an attachment record holds. Its JSON is read by later versions.
-//
-//jsonobj:object
 type section struct {
 	NetNS  uint64          `json:"netnsInode,omitempty"` // of the pod
 	Index  int             `json:"ifIndex,omitempty"`    // 0 until ADD completes

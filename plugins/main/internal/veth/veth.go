@@ -28,8 +28,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/sysctl"
 )
 
-//go:generate go run ../../../../pkg/jsonobj/gen
-
 const (
 	// nameTries bounds the host-side names that are tried when one is taken.
 	nameTries = 10
@@ -38,8 +36,6 @@ const (
 )
 
 // PairConf holds the keys of the pair. Embed it in a plugin's configuration.
-//
-//jsonobj:object
 type PairConf struct {
 	DeviceKind string `json:"deviceKind"`
 	BigTCP     bool   `json:"bigTCP"`
@@ -56,8 +52,6 @@ func (c PairConf) ValidatePair() error {
 
 // Recorded is what an attachment record holds of a host veth. Its JSON is read by
 // later versions.
-//
-//jsonobj:object
 type Recorded struct {
 	HostIfName string `json:"hostIfName"`
 	HostIndex  int    `json:"hostIfIndex,omitempty"` // 0 until ADD completes
