@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -140,7 +141,7 @@ func (d *Dir) lock(create bool) (func(), error) {
 // write puts rec in place atomically: a reader sees the old record or the new one, also after a crash. The caller holds the lock
 // and gives rec away.
 func (d *Dir) write(rec *Record) (err error) {
-	raw, err := encode(rec)
+	raw, err := json.Marshal(rec)
 	if err != nil {
 		return fmt.Errorf("encode attachment record: %w", err)
 	}
@@ -184,7 +185,7 @@ func (d *Dir) shrink(rec *Record) error {
 }
 
 func (d *Dir) overwrite(rec *Record) error {
-	raw, err := encode(rec)
+	raw, err := json.Marshal(rec)
 	if err != nil {
 		return fmt.Errorf("encode attachment record: %w", err)
 	}
