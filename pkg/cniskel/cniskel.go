@@ -288,7 +288,7 @@ func (r *run) printResult(w io.Writer) *types.Error {
 	if r.result == nil {
 		return nil
 	}
-	if err := printTo(w, r.result); err != nil {
+	if err := r.result.PrintTo(w); err != nil {
 		return &types.Error{Code: cnierr.CodeIO, Msg: "write the result to stdout", Details: err.Error()}
 	}
 	return nil
