@@ -88,17 +88,6 @@ type Pod struct {
 	Name        string `json:"name,omitempty"`
 }
 
-// PodAddr returns the pod's end; invalid where the direction is not known.
-func (e *Event) PodAddr() netip.Addr {
-	switch e.Direction {
-	case Ingress:
-		return e.Destination.Addr()
-	case Egress:
-		return e.Source.Addr()
-	}
-	return netip.Addr{}
-}
-
 // protocols are those of the IP header that have a name here.
 var protocols = map[uint8]string{1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6", 132: "sctp"}
 

@@ -11,13 +11,11 @@ import (
 
 // From <linux/if_bridge.h>; x/sys does not have them.
 const (
-	bridgeFlagsSelf      = 2
 	bridgeVLANPVID       = 1 << 1
 	bridgeVLANUntagged   = 1 << 2
 	bridgeVLANRangeBegin = 1 << 3
 	bridgeVLANRangeEnd   = 1 << 4
 
-	attrBridgeFlags    = 0 // IFLA_BRIDGE_FLAGS
 	attrBridgeVLANInfo = 2 // IFLA_BRIDGE_VLAN_INFO
 
 	extBridgeVLANs = 1 << 2 // RTEXT_FILTER_BRVLAN_COMPRESSED
@@ -47,7 +45,7 @@ func (h *Handle) SetPort(index int, p Port) error {
 // AddVLANs adds vlans to the bridge port with that index, in one message. It needs CONFIG_BRIDGE_VLAN_FILTERING, else the
 // error wraps ErrNotSupported.
 func (h *Handle) AddVLANs(index int, vlans ...VLAN) error {
-	if err := h.changeVLANs(unix.RTM_SETLINK, index, false, vlans); err != nil {
+	if err := h.changeVLANs(unix.RTM_SETLINK, index, vlans); err != nil {
 		return fmt.Errorf("add VLANs to link index %d: %w", index, err)
 	}
 	return nil
@@ -55,30 +53,19 @@ func (h *Handle) AddVLANs(index int, vlans ...VLAN) error {
 
 // DelVLANs removes vlans from the bridge port with that index.
 func (h *Handle) DelVLANs(index int, vlans ...VLAN) error {
-	if err := h.changeVLANs(unix.RTM_DELLINK, index, false, vlans); err != nil {
+	if err := h.changeVLANs(unix.RTM_DELLINK, index, vlans); err != nil {
 		return fmt.Errorf("delete VLANs of link index %d: %w", index, err)
 	}
 	return nil
 }
 
-// AddVLANsSelf adds vlans to the bridge device itself, which lets the host's own stack take part in them.
-func (h *Handle) AddVLANsSelf(index int, vlans ...VLAN) error {
-	if err := h.changeVLANs(unix.RTM_SETLINK, index, true, vlans); err != nil {
-		return fmt.Errorf("add VLANs to bridge index %d: %w", index, err)
-	}
-	return nil
-}
-
-func (h *Handle) changeVLANs(msgType, index int, self bool, vlans []VLAN) error {
+func (h *Handle) changeVLANs(msgType, index int, vlans []VLAN) error {
 	if len(vlans) == 0 {
 		return nil
 	}
 	req := h.request(msgType, 0)
 	req.AddData(bridgeMsg(index))
 	spec := attr(unix.IFLA_AF_SPEC, nil)
-	if self {
-		spec.AddRtAttr(attrBridgeFlags, vnl.Uint16Attr(bridgeFlagsSelf))
-	}
 	for _, v := range vlans {
 		var flags uint16
 		if v.PVID {

@@ -8,7 +8,6 @@ package nodes
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -196,9 +195,4 @@ func Wanting(self routes.Node, wanted map[string]string) map[string]string {
 		}
 	}
 	return missing
-}
-
-// String is for logs.
-func (v View) String() string {
-	return fmt.Sprintf("%s with %v, and %d other nodes", v.Self.Name, v.Self.PodCIDRs, len(v.Others))
 }

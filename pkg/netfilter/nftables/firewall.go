@@ -232,19 +232,3 @@ func (n *Tables) CheckFirewall(ctx context.Context, f netfilter.Firewall) error 
 	}
 	return errors.Join(append(errs, n.checkForward(ctx, f))...)
 }
-
-// SweepFirewall withdraws the admission of a network's attachments that are not
-// in keep.
-func (n *Tables) SweepFirewall(ctx context.Context, network string, keep func(id string) bool) error {
-	return n.remove(ctx, firewallTables(), func(have list) script {
-		s := script{}
-		for _, v6 := range []bool{false, true} {
-			for value, note := range have.set(podSet(v6)).comments() {
-				if id, _, _ := strings.Cut(note, ","); strings.HasPrefix(note, networkHash(network)+"-") && !keep(id) {
-					s.add("delete element inet %s %s { %s }", firewallTable, podSet(v6), value)
-				}
-			}
-		}
-		return s
-	})
-}

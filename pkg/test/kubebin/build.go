@@ -46,25 +46,6 @@ func Build(ctx context.Context, names ...string) (string, error) {
 	return dir, nil
 }
 
-// Missing lists those of names that Build would have to build.
-func Missing(names ...string) ([]string, error) {
-	dir, err := Dir()
-	if err != nil {
-		return nil, err
-	}
-	var missing []string
-	for _, name := range names {
-		ok, _, err := current(dir, name)
-		if err != nil {
-			return nil, err
-		}
-		if !ok {
-			missing = append(missing, name)
-		}
-	}
-	return missing, nil
-}
-
 func ensure(ctx context.Context, dir, name string) error {
 	if ok, _, err := current(dir, name); ok || err != nil {
 		return err

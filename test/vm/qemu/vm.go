@@ -162,14 +162,6 @@ func (e *Emulator) Run(ctx context.Context, m *Machine) (*Outcome, error) {
 // nowhere: it is there for plugins that move cards.
 const NIC = "52:54:00:51:1c:e0"
 
-// Left is the outcome of a machine whose files are still there, without what
-// only the one who waited for it knows.
-func (m *Machine) Left() *Outcome {
-	o := &Outcome{}
-	o.Status, o.Finished = readStatus(m.status())
-	return o
-}
-
 // args is the command line. One CPU: with several, patching of running code
 // trips over stale instructions. "-no-reboot" and "panic=-1": every end of the
 // kernel is an end of the emulator. No mitigations, no pages zeroed ahead of their use: an
