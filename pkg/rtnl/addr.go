@@ -121,7 +121,7 @@ func (h *Handle) DelAddr(a Addr) error {
 
 func (h *Handle) addrRequest(msgType, flags int, a Addr) *vnl.NetlinkRequest {
 	req := h.request(msgType, flags)
-	msg := vnl.NewIfAddrmsg(familyOf(a.Prefix.Addr()))
+	msg := vnl.NewIfAddrmsg(FamilyOf(a.Prefix.Addr()))
 	msg.Index = uint32(a.LinkIndex)
 	msg.Prefixlen = uint8(a.Prefix.Bits())
 	msg.Scope = a.Scope
@@ -135,7 +135,8 @@ func (h *Handle) addrRequest(msgType, flags int, a Addr) *vnl.NetlinkRequest {
 	return req
 }
 
-func familyOf(a netip.Addr) int {
+// FamilyOf returns the family of an address: FamilyV4 also for an IPv4-mapped one.
+func FamilyOf(a netip.Addr) int {
 	if a.Unmap().Is4() {
 		return unix.AF_INET
 	}

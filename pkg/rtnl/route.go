@@ -72,7 +72,7 @@ func (h *Handle) RoutesWhere(f RouteFilter) ([]Route, error) {
 func (h *Handle) RouteTo(dst netip.Addr, index int) (Route, error) {
 	dst = dst.Unmap()
 	req := h.request(unix.RTM_GETROUTE, 0)
-	req.AddData(&vnl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(familyOf(dst)), Dst_len: uint8(dst.BitLen()), Flags: unix.RTM_F_FIB_MATCH}})
+	req.AddData(&vnl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(FamilyOf(dst)), Dst_len: uint8(dst.BitLen()), Flags: unix.RTM_F_FIB_MATCH}})
 	req.AddData(attr(unix.RTA_DST, dst.AsSlice()))
 	if index != 0 {
 		req.AddData(attr32(unix.RTA_OIF, uint32(index)))
@@ -272,7 +272,7 @@ func (h *Handle) DelRoute(r Route) error {
 func (h *Handle) routeRequest(msgType, flags int, r Route) *vnl.NetlinkRequest {
 	req := h.request(msgType, flags)
 	msg := &vnl.RtMsg{RtMsg: unix.RtMsg{
-		Family:   uint8(familyOf(r.Dst.Addr())),
+		Family:   uint8(FamilyOf(r.Dst.Addr())),
 		Dst_len:  uint8(r.Dst.Bits()),
 		Scope:    r.Scope,
 		Type:     r.Type,

@@ -31,7 +31,7 @@ const offRtmFlags = 8
 func (h *Handle) AskRoute(q RouteQuery) (Route, error) {
 	dst := q.Dst.Unmap()
 	req := h.request(unix.RTM_GETROUTE, 0)
-	msg := &vnl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(familyOf(dst)), Dst_len: uint8(dst.BitLen())}}
+	msg := &vnl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(FamilyOf(dst)), Dst_len: uint8(dst.BitLen())}}
 	req.AddData(msg)
 	req.AddData(attr(unix.RTA_DST, dst.AsSlice()))
 	if src := q.Src.Unmap(); src.IsValid() {
@@ -85,7 +85,7 @@ func (h *Handle) Neighbour(index int, addr netip.Addr) (Neighbour, error) {
 	addr = addr.Unmap()
 	req := h.request(unix.RTM_GETNEIGH, 0)
 	body := make([]byte, unix.SizeofNdMsg)
-	body[0] = uint8(familyOf(addr))
+	body[0] = uint8(FamilyOf(addr))
 	binary.NativeEndian.PutUint32(body[4:], uint32(index))
 	req.AddRawData(slices.Concat(body, attr(unix.NDA_DST, addr.AsSlice()).Serialize()))
 	m, err := h.get(req, unix.RTM_NEWNEIGH)

@@ -118,7 +118,7 @@ func (h *Handle) ruleRequest(msgType, flags int, r Rule) *vnl.NetlinkRequest {
 	req := h.request(msgType, flags)
 	msg := &vnl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(r.Family), Type: frToTable}}
 	if r.Src.IsValid() {
-		msg.Family, msg.Src_len = uint8(familyOf(r.Src.Addr())), uint8(r.Src.Bits())
+		msg.Family, msg.Src_len = uint8(FamilyOf(r.Src.Addr())), uint8(r.Src.Bits())
 	}
 	req.AddData(msg)
 	if r.Src.IsValid() {

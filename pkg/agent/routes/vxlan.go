@@ -250,11 +250,7 @@ func (b *base) dropDevice(name string) error {
 
 // setAddress makes a the only address of the link in its family, but for link-local ones.
 func (b *base) setAddress(index int, a netip.Prefix) error {
-	family := rtnl.FamilyV4
-	if a.Addr().Is6() {
-		family = rtnl.FamilyV6
-	}
-	have, err := b.h.AddrsOf(index, family)
+	have, err := b.h.AddrsOf(index, rtnl.FamilyOf(a.Addr()))
 	if err != nil {
 		return err
 	}

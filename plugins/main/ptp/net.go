@@ -170,7 +170,7 @@ func (t *attach) routesTo(dst netip.Prefix) ([]rtnl.Route, error) {
 	if err != nil && !errors.Is(err, rtnl.ErrNotFound) {
 		return nil, err
 	}
-	return t.Host.Routes(familyOf(dst.Addr()))
+	return t.Host.Routes(rtnl.FamilyOf(dst.Addr()))
 }
 
 // held is the error for an address of the pod behind a host veth.
@@ -184,13 +184,6 @@ func (p *plugin) held(addr netip.Addr, host rtnl.Link) error {
 		}
 	}
 	return backend.AddrHeld(addr, host.Name, holder, nil)
-}
-
-func familyOf(a netip.Addr) int {
-	if a.Is4() {
-		return rtnl.FamilyV4
-	}
-	return rtnl.FamilyV6
 }
 
 // configurePod gives the pod's end its addresses and routes and sets it up. All
