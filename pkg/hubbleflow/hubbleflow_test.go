@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/sluice-cni/sluice/pkg/flowevent"
-	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
 
 var at = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
@@ -115,16 +114,6 @@ func TestBackend(t *testing.T) {
 	e.Backend = netip.AddrPort{}
 	if f := Flow(e, "node-a", shop{}); f.GetIP().GetDestination() != "10.96.0.10" || f.GetL4().GetTCP().GetDestinationPort() != 80 || f.GetDestinationService().GetName() != "cart" {
 		t.Errorf("without a backend: %v", f)
-	}
-}
-
-// Each reason has one of Cilium's: a drop without one is shown as unknown.
-func TestReasons(t *testing.T) {
-	t.Parallel()
-	for r := drops.Reason(1); r < drops.Max; r++ {
-		if Reason(r.Name()) == flow.DropReason_DROP_REASON_UNKNOWN {
-			t.Errorf("%s: none of Cilium's reasons", r.Name())
-		}
 	}
 }
 
