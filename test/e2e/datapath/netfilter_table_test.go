@@ -5,9 +5,7 @@ package datapath
 import (
 	"fmt"
 	"net"
-	"os"
-	"slices"
-	"strconv"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -76,32 +74,19 @@ func wantEntry(t *testing.T, w *e2etest.World, name string, c *e2etest.Talk, wan
 // tableEntry returns the state and the rest of life that the node's table has for the connection that c opened.
 func tableEntry(t *testing.T, w *e2etest.World, c *e2etest.Talk) (state string, seconds int) {
 	t.Helper()
-	_, port, err := net.SplitHostPort(c.LocalAddr().String())
+	local, err := netip.ParseAddrPort(c.LocalAddr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	var table []byte
-	if err := w.Node.Do(func() (err error) {
-		table, err = os.ReadFile("/proc/thread-self/net/nf_conntrack")
-		return err
-	}); err != nil {
+	table, err := w.Conntrack()
+	if err != nil {
 		t.Fatal(err)
 	}
 	proto := map[bool]string{true: "udp", false: "tcp"}[c.UDP]
-	for line := range strings.Lines(string(table)) {
-		f := strings.Fields(line)
-		first := slices.IndexFunc(f, func(word string) bool { return strings.HasPrefix(word, "sport=") }) // of the original direction
-		if first < 0 || f[first] != "sport="+port || f[2] != proto {
-			continue
+	for _, e := range table {
+		if e.Proto == proto && e.Original.Port() == local.Port() {
+			return e.State, e.Seconds
 		}
-		seconds, err = strconv.Atoi(f[4])
-		if err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
-		if f[2] == "tcp" {
-			state = f[5]
-		}
-		return state, seconds
 	}
 	return "", 0
 }

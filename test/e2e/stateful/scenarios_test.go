@@ -247,12 +247,12 @@ func (s *stage) brief(tr trial) bool {
 }
 
 // opened are the entries of connections that a trial's client has opened.
-func (s *stage) opened(tr trial) func(entry) bool {
+func (s *stage) opened(tr trial) func(e2etest.Tracked) bool {
 	from := tr.fam.Client(s.Client())
 	if tr.path == masqueraded || tr.path == onBridge {
 		from = tr.fam.Pod(s.app)
 	}
-	return func(e entry) bool { return e.proto == tr.proto && e.original.Addr() == from }
+	return func(e e2etest.Tracked) bool { return e.Proto == tr.proto && e.Original.Addr() == from }
 }
 
 // parallel holds connections until the rules refuse, closes them, and opens one more.
