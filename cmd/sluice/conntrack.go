@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/flowevent"
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 )
 
 // flowView is one connection as "conntrack list -o json" prints it.
@@ -50,7 +50,7 @@ type flowFilter struct {
 }
 
 var (
-	flowProtos = []string{"tcp", "udp", "sctp", "icmp", "icmp6"}
+	flowProtos = ipproto.Names()
 	flowKinds  = []string{"hostport", "masquerade", "plain"}
 	flowStates = []string{"new", "unreplied", "established", "closing", "closed"}
 	flowSorts  = []string{"idle", "age", "bytes"}
@@ -214,7 +214,7 @@ func (f *flowFilter) compare(x, y flowView) int {
 
 func flowViewOf(f loader.Flow, o owners) flowView {
 	v := flowView{
-		Proto: flowevent.Protocol(f.Proto), Pod: f.Pod, Remote: f.Remote, Outside: f.Outside, State: f.State, Kind: f.Kind,
+		Proto: ipproto.Name(f.Proto), Pod: f.Pod, Remote: f.Remote, Outside: f.Outside, State: f.State, Kind: f.Kind,
 		OpenedBy: "remote", Fast: f.Fast, Flags: f.Flags, AgeSeconds: seconds(f.Age), IdleSeconds: seconds(f.Idle),
 		RxPackets: f.RxPackets, RxBytes: f.RxBytes, TxPackets: f.TxPackets, TxBytes: f.TxBytes,
 		Owner: o.view(f.Owner), age: f.Age, idle: f.Idle,

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-cni/sluice/pkg/flowevent"
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
@@ -71,7 +71,7 @@ func hostPortViews(ports []hostport.Entry, o owners, filter ownerFilter) []hostP
 			continue
 		}
 		views = append(views, hostPortView{
-			Proto: flowevent.Protocol(p.Proto), HostIP: p.HostIP, HostPort: p.Port, PodIP: p.PodIP, PodPort: p.PodPort,
+			Proto: ipproto.Name(p.Proto), HostIP: p.HostIP, HostPort: p.Port, PodIP: p.PodIP, PodPort: p.PodPort,
 			SNAT: p.SNAT, MasqAll: p.MasqAll, Generation: p.Generation, Owner: owner,
 			AllowedSources: append([]netip.Prefix{}, p.AllowedSources...), Conditions: conditionsText(p.Conditions), Claim: p.IsClaim(),
 		})

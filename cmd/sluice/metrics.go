@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/metrics"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/flowevent"
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
@@ -139,7 +139,7 @@ func datapathMetrics(ctx context.Context, dp reader, n *metrics.Node, names owne
 	}
 	n.HostPorts = map[string]int{"tcp": 0, "udp": 0}
 	for _, p := range published {
-		n.HostPorts[flowevent.Protocol(p.Proto)]++
+		n.HostPorts[ipproto.Name(p.Proto)]++
 	}
 	n.Connections = map[metrics.Connections]int{}
 	ofOwner, use := map[uint64]int{}, map[string]conntrack.Use{}

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/flowevent"
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
 
@@ -149,7 +149,7 @@ func dropEventViewOf(e loader.DropEvent, o owners) dropEventView {
 		Source: e.Packet.Src, Dest: e.Packet.Dst, Detail: e.Packet.Detail, Data: hex.EncodeToString(e.Data),
 	}
 	if v.Source.IsValid() {
-		v.Proto = flowevent.Protocol(e.Packet.Proto)
+		v.Proto = ipproto.Name(e.Packet.Proto)
 	}
 	if e.Owner != 0 {
 		owner := o.view(e.Owner)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
-	"github.com/sluice-cni/sluice/pkg/flowevent"
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
 
@@ -123,7 +123,7 @@ func natPools(flows func(func(loader.Flow, error) bool), total int) ([]natPoolVi
 	}
 	views := []natPoolView{}
 	for s, u := range found {
-		v := natPoolView{Address: s.addr, Proto: flowevent.Protocol(s.proto), Flows: u.flows, Pods: len(u.owners)}
+		v := natPoolView{Address: s.addr, Proto: ipproto.Name(s.proto), Flows: u.flows, Pods: len(u.owners)}
 		for to, n := range u.toward {
 			if n > v.InUse || (n == v.InUse && to.Compare(v.Busiest) < 0) {
 				v.Busiest, v.InUse = to, n

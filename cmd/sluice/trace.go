@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/trace"
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 )
 
 // statusError is an error that ends the tool with a status of its own.
@@ -36,8 +37,6 @@ type traceView struct {
 	Summary string    `json:"summary"`
 	Live    *liveView `json:"live,omitempty"`
 }
-
-var traceProtos = map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "icmp": unix.IPPROTO_ICMP}
 
 // traceOptions are the flags of "trace".
 type traceOptions struct {
@@ -103,7 +102,7 @@ Exit status: 0 delivered or sent, 1 dropped, 2 the packet cannot be followed.`,
 }
 
 func (o traceOptions) question(args []string) (q trace.Question, err error) {
-	q = trace.Question{From: args[0], To: args[1], Proto: traceProtos[o.protocol], Port: o.port, FromPort: o.fromPort, Via: o.via}
+	q = trace.Question{From: args[0], To: args[1], Proto: ipproto.Number(o.protocol), Port: o.port, FromPort: o.fromPort, Via: o.via}
 	switch {
 	case o.protocol == "icmp" && o.port != 0:
 		return q, fmt.Errorf("--port %d: icmp has no ports", o.port)

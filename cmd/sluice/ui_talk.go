@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/pkg/flowevent"
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
@@ -92,7 +92,7 @@ func (t *uiTalk) add(f loader.Flow) {
 		from, to = to, from
 	}
 	if f.Kind == "hostport" {
-		via = fmt.Sprintf("%s %d", flowevent.Protocol(f.Proto), f.Outside.Port())
+		via = fmt.Sprintf("%s %d", ipproto.Name(f.Proto), f.Outside.Port())
 	}
 	if f.PodOpened && t.node[to.Addr()] && t.published[uiTalkPort{f.Proto, to.Port()}] {
 		return // the pod behind the hostPort has an entry too

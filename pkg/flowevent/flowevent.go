@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"strconv"
 	"time"
+
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 )
 
 // What an event is about.
@@ -88,23 +90,10 @@ type Pod struct {
 	Name        string `json:"name,omitempty"`
 }
 
-// protocols are those of the IP header that have a name here.
-var protocols = map[uint8]string{1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6", 132: "sctp"}
-
-// Protocol names a protocol of the IP header, as Event.Proto does: one without a name by its number.
-func Protocol(number uint8) string {
-	if name, ok := protocols[number]; ok {
-		return name
-	}
-	return strconv.Itoa(int(number))
-}
-
 // Number is the protocol's in the IP header; 0 if Proto is none.
 func (e *Event) Number() uint8 {
-	for number, name := range protocols {
-		if name == e.Proto {
-			return number
-		}
+	if n := ipproto.Number(e.Proto); n != 0 {
+		return n
 	}
 	n, err := strconv.ParseUint(e.Proto, 10, 8)
 	if err != nil {

@@ -5,8 +5,6 @@ package netfilter
 import (
 	"net/netip"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
@@ -125,29 +123,4 @@ func AnyAddr(v6 bool) netip.Addr {
 		return netip.IPv6Unspecified()
 	}
 	return netip.IPv4Unspecified()
-}
-
-// ProtoNumber is the protocol that a tool calls by name, 0 for others than those
-// of ProtoName.
-func ProtoNumber(name string) uint8 {
-	switch name {
-	case "tcp":
-		return unix.IPPROTO_TCP
-	case "udp":
-		return unix.IPPROTO_UDP
-	case "sctp":
-		return unix.IPPROTO_SCTP
-	}
-	return 0
-}
-
-// ProtoName is what the tools call the mapping's protocol.
-func (m Mapping) ProtoName() string {
-	switch m.Proto {
-	case unix.IPPROTO_UDP:
-		return "udp"
-	case unix.IPPROTO_SCTP:
-		return "sctp"
-	}
-	return "tcp"
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -26,19 +27,7 @@ type Port struct {
 
 // String returns "0.0.0.0:80/tcp".
 func (p Port) String() string {
-	return netip.AddrPortFrom(p.HostIP, p.Port).String() + "/" + p.protocol()
-}
-
-func (p Port) protocol() string {
-	switch p.Proto {
-	case unix.IPPROTO_TCP:
-		return "tcp"
-	case unix.IPPROTO_UDP:
-		return "udp"
-	case unix.IPPROTO_SCTP:
-		return "sctp"
-	}
-	return fmt.Sprint(p.Proto)
+	return netip.AddrPortFrom(p.HostIP, p.Port).String() + "/" + ipproto.Name(p.Proto)
 }
 
 // Recorded returns the ports that records have, each once and in order.

@@ -8,6 +8,10 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 )
 
 // Mode is ingressPolicy, which keeps pods of one node apart by their bridges.
@@ -74,15 +78,6 @@ type Entry struct {
 	Number int        // index of the rule
 }
 
-// IP protocol numbers.
-const (
-	protoICMP   = 1
-	protoTCP    = 6
-	protoUDP    = 17
-	protoICMPv6 = 58
-	protoSCTP   = 132
-)
-
 // Empty reports whether the policy restricts nothing at all.
 func (p *Policy) Empty() bool {
 	return p == nil || !p.Restricts() && (p.Mode == "" || p.Mode == ModeOpen)
@@ -129,7 +124,7 @@ func (r Rule) networks() []Entry {
 	switch {
 	case len(r.CIDRs) > 0:
 	case r.Protocol == ProtocolICMP:
-		out = []Entry{{V4: true, Proto: protoICMP}, {V6: true, Proto: protoICMPv6}}
+		out = []Entry{{V4: true, Proto: unix.IPPROTO_ICMP}, {V6: true, Proto: unix.IPPROTO_ICMPV6}}
 	default:
 		out = []Entry{{V4: true, V6: true, Proto: r.number(true)}}
 	}
@@ -137,20 +132,10 @@ func (r Rule) networks() []Entry {
 }
 
 func (r Rule) number(v4 bool) uint8 {
-	switch r.Protocol {
-	case ProtocolTCP:
-		return protoTCP
-	case ProtocolUDP:
-		return protoUDP
-	case ProtocolSCTP:
-		return protoSCTP
-	case ProtocolICMP:
-		if v4 {
-			return protoICMP
-		}
-		return protoICMPv6
+	if r.Protocol == ProtocolICMP && !v4 {
+		return unix.IPPROTO_ICMPV6
 	}
-	return 0
+	return ipproto.Number(string(r.Protocol))
 }
 
 func (r Rule) onPorts(e Entry) []Entry {

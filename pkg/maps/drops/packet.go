@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 )
 
 // Packet is what the first bytes of a packet say. Zero fields: it does not say.
@@ -78,7 +80,7 @@ func (p Packet) transport(src, dst netip.Addr, b []byte, later bool) Packet {
 		p.Detail = "fragment"
 	case (p.Proto == unix.IPPROTO_ICMP || p.Proto == unix.IPPROTO_ICMPV6) && len(b) >= 2:
 		p.Detail = "type " + strconv.Itoa(int(b[0])) + " code " + strconv.Itoa(int(b[1]))
-	case (p.Proto == unix.IPPROTO_TCP || p.Proto == unix.IPPROTO_UDP || p.Proto == unix.IPPROTO_SCTP) && len(b) >= 4:
+	case ipproto.HasPorts(p.Proto) && len(b) >= 4:
 		p.Src = netip.AddrPortFrom(src, binary.BigEndian.Uint16(b))
 		p.Dst = netip.AddrPortFrom(dst, binary.BigEndian.Uint16(b[2:]))
 		if p.Proto == unix.IPPROTO_TCP && len(b) >= 14 {

@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 
-	"golang.org/x/sys/unix"
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 )
 
 // Key names a hostPort: what can be published only once on a node. An unspecified HostIP stands for every address of the node in
@@ -21,26 +20,13 @@ type Key struct {
 
 // String returns address:port/protocol.
 func (k Key) String() string {
-	return netip.AddrPortFrom(k.HostIP, k.Port).String() + "/" + ProtoName(k.Proto)
+	return netip.AddrPortFrom(k.HostIP, k.Port).String() + "/" + ipproto.Name(k.Proto)
 }
 
 // Unmap returns k with an IPv4 address where the host address is an IPv4-mapped one (RFC 4291 2.5.5.2).
 func (k Key) Unmap() Key {
 	k.HostIP = k.HostIP.Unmap()
 	return k
-}
-
-// ProtoName returns the word of the CNI's portMappings for a protocol of the IP header.
-func ProtoName(proto uint8) string {
-	switch proto {
-	case unix.IPPROTO_TCP:
-		return "tcp"
-	case unix.IPPROTO_UDP:
-		return "udp"
-	case unix.IPPROTO_SCTP:
-		return "sctp"
-	}
-	return "protocol " + strconv.Itoa(int(proto))
 }
 
 // Mapping is one hostPort and the pod's port that it leads to.

@@ -10,13 +10,13 @@ import (
 	"iter"
 	"math/bits"
 	"net/netip"
-	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 	"github.com/sluice-cni/sluice/pkg/maps/codec"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
@@ -193,18 +193,10 @@ func protocolName(n uint8) string {
 	switch n {
 	case 0:
 		return "any"
-	case 1:
-		return "icmp"
-	case 6:
-		return "tcp"
-	case 17:
-		return "udp"
-	case 58:
+	case unix.IPPROTO_ICMPV6:
 		return "icmpv6"
-	case 132:
-		return "sctp"
 	}
-	return strconv.Itoa(int(n))
+	return ipproto.Name(n)
 }
 
 // Map is the view of sl_policies.

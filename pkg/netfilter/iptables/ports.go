@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 )
 
@@ -180,7 +181,7 @@ func entryRules(p netfilter.Ports, mappings []netfilter.Mapping, v6 bool, own st
 	ports := make(map[group][]string)
 	var order []group
 	for _, m := range mappings {
-		g := group{m.HostIP, m.ProtoName()}
+		g := group{m.HostIP, ipproto.Name(m.Proto)}
 		if ports[g] == nil {
 			order = append(order, g)
 		}
@@ -247,7 +248,7 @@ func dnatRules(p netfilter.Ports, mappings []netfilter.Mapping) []string {
 		return 1
 	})
 	for _, m := range sorted {
-		proto := m.ProtoName()
+		proto := ipproto.Name(m.Proto)
 		match := fmt.Sprintf("%s-p %s -m %s --dport %d", destination(m.HostIP), proto, proto, m.HostPort)
 		if p.SNAT {
 			for _, src := range masqSources(p, m) {
@@ -326,7 +327,7 @@ func mappingOf(rule string) (m netfilter.Mapping, ok bool) {
 				m.HostIP = p.Addr()
 			}
 		case "-p":
-			m.Proto = netfilter.ProtoNumber(value)
+			m.Proto = ipproto.Number(value)
 		case "--dport":
 			n, _ := strconv.ParseUint(value, 10, 16)
 			m.HostPort = uint16(n)
@@ -392,9 +393,9 @@ func unled(entries []string, mappings []netfilter.Mapping) (errs []error) {
 		if !slices.ContainsFunc(entries, func(r string) bool {
 			_, ports, _ := strings.Cut(r, "--dports ")
 			ports, _, _ = strings.Cut(ports, " ")
-			return strings.Contains(" "+r, " -p "+m.ProtoName()+" ") && slices.Contains(strings.Split(ports, ","), strconv.Itoa(int(m.HostPort)))
+			return strings.Contains(" "+r, " -p "+ipproto.Name(m.Proto)+" ") && slices.Contains(strings.Split(ports, ","), strconv.Itoa(int(m.HostPort)))
 		}) {
-			errs = append(errs, fmt.Errorf("%w: port %d/%s of %s is not in %s", netfilter.ErrDiffers, m.HostPort, m.ProtoName(), m.PodIP, chainDNAT))
+			errs = append(errs, fmt.Errorf("%w: port %d/%s of %s is not in %s", netfilter.ErrDiffers, m.HostPort, ipproto.Name(m.Proto), m.PodIP, chainDNAT))
 		}
 	}
 	return errs

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 )
 
@@ -112,7 +113,7 @@ func mappingRules(p netfilter.Ports, m netfilter.Mapping) []placedRule {
 	if !m.HostIP.IsUnspecified() {
 		chain, to = chainHostIPPorts, fmt.Sprintf("%s daddr %s ", ip, m.HostIP)
 	}
-	proto, conditions := m.ProtoName(), ""
+	proto, conditions := ipproto.Name(m.Proto), ""
 	if c := p.Conditions(m.PodIP.Is6()); len(c) > 0 {
 		conditions = strings.Join(c, " ") + " "
 	}
@@ -172,7 +173,7 @@ func spareOthers(p netfilter.Ports) []netfilter.Held {
 func (r rule) isFor(m netfilter.Mapping) bool {
 	e := string(r.Expr)
 	number := func(n uint16) bool { return strings.Contains(e, fmt.Sprintf(`"right":%d`, n)) }
-	if !r.mentions(m.PodIP.String()) || !r.mentions(m.ProtoName()) || !number(m.HostPort) {
+	if !r.mentions(m.PodIP.String()) || !r.mentions(ipproto.Name(m.Proto)) || !number(m.HostPort) {
 		return false
 	}
 	if r.Chain == chainMasquerading {
@@ -246,7 +247,7 @@ func checkMappings(have list, p netfilter.Ports, mappings []netfilter.Mapping, f
 			want[r.chain]++
 		}
 		if !slices.ContainsFunc(leading[strconv.Itoa(int(m.HostPort))], func(r rule) bool { return r.isFor(m) }) {
-			errs = append(errs, fmt.Errorf("%w: port %d/%s of %s is not in table %s %s", netfilter.ErrDiffers, m.HostPort, m.ProtoName(), m.PodIP, family, portTable))
+			errs = append(errs, fmt.Errorf("%w: port %d/%s of %s is not in table %s %s", netfilter.ErrDiffers, m.HostPort, ipproto.Name(m.Proto), m.PodIP, family, portTable))
 		}
 	}
 	if p.ThirdParty {

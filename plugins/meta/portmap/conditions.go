@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
@@ -56,7 +57,7 @@ func (s *settings) withConditions(hp hostport.Mapping) (port, bool) {
 
 // includes reports whether packets of a protocol can meet the conditions.
 func (c conditions) includes(proto uint8) bool {
-	return c.unknown != nil || c.proto == "" || c.proto == "all" || c.proto == hostport.ProtoName(proto)
+	return c.unknown != nil || c.proto == "" || c.proto == "all" || c.proto == ipproto.Name(proto)
 }
 
 // parseMatch reads conditions in the words of iptables(8) that the eBPF backend

@@ -8,9 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
@@ -104,13 +103,8 @@ func parseSources(key string, in []string) ([]netip.Prefix, error) {
 func validPort(p int) bool { return p >= 1 && p <= 65535 }
 
 func parseProtocol(key, value string) (uint8, error) {
-	switch strings.ToLower(value) {
-	case "tcp":
-		return unix.IPPROTO_TCP, nil
-	case "udp":
-		return unix.IPPROTO_UDP, nil
-	case "sctp":
-		return unix.IPPROTO_SCTP, nil
+	if n := ipproto.Number(strings.ToLower(value)); ipproto.HasPorts(n) {
+		return n, nil
 	}
 	return 0, cnierr.Config(key, value, "must be tcp, udp or sctp")
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/flowevent"
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 )
 
 // dropped is what the reader of drops says: a packet, or that another process reads them, or what ended it.
@@ -67,7 +68,7 @@ func (x *observer) drop(ctx context.Context, d dropped) error {
 		Device: d.e.Device, Program: d.e.Program, Length: d.e.Len,
 	}
 	if e.Source.IsValid() {
-		e.Proto = flowevent.Protocol(d.e.Packet.Proto)
+		e.Proto = ipproto.Name(d.e.Packet.Proto)
 	}
 	if x.Pod != nil && d.e.Owner != 0 {
 		e.Pod = x.Pod(d.e.Owner)

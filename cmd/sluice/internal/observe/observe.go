@@ -19,6 +19,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/flowevent"
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
@@ -211,7 +212,7 @@ func (x *observer) walk(ctx context.Context, f func(*loader.Flow, change)) error
 // connection is an event about f.
 func (x *observer) connection(f *loader.Flow, what string) flowevent.Event {
 	e := flowevent.Event{
-		Event: what, Verdict: flowevent.VerdictForwarded, Direction: flowevent.Ingress, Proto: flowevent.Protocol(f.Proto),
+		Event: what, Verdict: flowevent.VerdictForwarded, Direction: flowevent.Ingress, Proto: ipproto.Name(f.Proto),
 		Source: f.Remote, Destination: f.Pod, Outside: f.Outside, State: f.State, Kind: f.Kind, Fast: f.Fast,
 		RxPackets: f.RxPackets, RxBytes: f.RxBytes, TxPackets: f.TxPackets, TxBytes: f.TxBytes,
 	}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
 
@@ -29,19 +30,7 @@ func (t Tuple) String() string {
 	if t.Proto == unix.IPPROTO_ICMP || t.Proto == unix.IPPROTO_ICMPV6 {
 		return fmt.Sprintf("icmp %s > %s", t.Src.Addr(), t.Dst.Addr())
 	}
-	return fmt.Sprintf("%s %s > %s", protoName(t.Proto), t.Src, t.Dst)
-}
-
-func protoName(p uint8) string {
-	switch p {
-	case unix.IPPROTO_TCP:
-		return "tcp"
-	case unix.IPPROTO_UDP:
-		return "udp"
-	case unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6:
-		return "icmp"
-	}
-	return fmt.Sprintf("protocol %d", p)
+	return fmt.Sprintf("%s %s > %s", ipproto.Name(t.Proto), t.Src, t.Dst)
 }
 
 const (
