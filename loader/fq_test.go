@@ -11,6 +11,8 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
+	"github.com/sluice-cni/sluice/pkg/file"
+	"github.com/sluice-cni/sluice/pkg/nodeid"
 )
 
 // Whether the kernel has sch_fq is asked once. A yes holds until the next boot, a no for a while: modules get loaded.
@@ -25,15 +27,15 @@ func TestPrivilegedFQIsRemembered(t *testing.T) {
 			s.Probes[i].Answer = AnswerUnclear
 		}
 	}
-	file, boot := d.tree.Paths.FQ, pintree.BootID()
-	ofLoad, err := os.ReadFile(file)
+	path, boot := d.tree.Paths.FQ, nodeid.BootID()
+	ofLoad, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
 	e.ok(programs.New(d.tree).WriteState(s))
-	e.ok(pintree.RemoveIfThere(file))
+	e.ok(file.Remove(path))
 	has, why := d.HasFQ() // the kernel's answer
-	noted, err := os.ReadFile(file)
+	noted, err := os.ReadFile(path)
 	e.ok(err)
 	if want := boot + " " + why + "\n"; string(noted) != want || has != (why == "") {
 		t.Errorf("the note is %q, want %q", noted, want)
@@ -62,15 +64,15 @@ func TestPrivilegedFQIsRemembered(t *testing.T) {
 		{name: "without an answer", note: boot + "\n", has: has, why: why},
 		{name: "empty", has: has, why: why},
 	} {
-		e.ok(os.WriteFile(file, []byte(tt.note), 0o600))
+		e.ok(os.WriteFile(path, []byte(tt.note), 0o600))
 		then := time.Now().Add(-tt.age)
-		e.ok(os.Chtimes(file, then, then))
+		e.ok(os.Chtimes(path, then, then))
 		if gotHas, gotWhy := d.HasFQ(); gotHas != tt.has || gotWhy != tt.why {
 			t.Errorf("%s: %v, %q, want %v, %q", tt.name, gotHas, gotWhy, tt.has, tt.why)
 		}
 	}
 	e.ok(d.Unload(e.ctx))
-	if pintree.Exists(file) {
+	if pintree.Exists(path) {
 		t.Error("the note outlives the datapath")
 	}
 }

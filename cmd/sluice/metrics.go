@@ -7,8 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -16,6 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/metrics"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/ipproto"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/version"
@@ -50,7 +49,7 @@ exporter: run it by a timer on nodes without the agent. The name must end in
 			if textfile == "" {
 				return errors.Join(metrics.Write(quiet{a, a.out}, n), lerr)
 			}
-			return errors.Join(replaceFile(textfile, func(w io.Writer) error { return metrics.Write(w, n) }), lerr)
+			return errors.Join(writeTextfile(textfile, n), lerr)
 		},
 	}
 	c.Flags().StringVar(&textfile, "textfile", "", "write to this `file`, by one rename")
@@ -212,23 +211,13 @@ func attachmentMetrics(n *metrics.Node, records []*attachments.Record) {
 	}
 }
 
-// replaceFile writes a file by one rename, so that a reader sees the old one or the new one.
-func replaceFile(path string, write func(io.Writer) error) error {
+func writeTextfile(path string, n *metrics.Node) error {
 	var b bytes.Buffer
-	if err := write(&b); err != nil {
+	if err := metrics.Write(&b, n); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".sluice-*")
-	if err != nil {
-		return fmt.Errorf("--textfile: %w", err)
-	}
-	_, err = f.Write(b.Bytes())
-	err = errors.Join(err, f.Chmod(0o644), f.Close()) // the node exporter may be another user
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
+	// The node exporter may be another user.
+	if err := file.Write(path, b.Bytes(), file.Options{Temp: ".sluice-*", Mode: 0o644}); err != nil {
 		return fmt.Errorf("--textfile: %w", err)
 	}
 	return nil

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/install"
 )
 
@@ -72,7 +72,7 @@ func TestInstallDoesNotWaitForEver(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	other, err := filelock.Acquire(t.Context(), filepath.Join(dir, ".sluice-install.lock"))
+	other, err := file.AcquireLock(t.Context(), filepath.Join(dir, ".sluice-install.lock"))
 	if err != nil {
 		t.Fatal(err)
 	}

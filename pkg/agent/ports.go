@@ -9,9 +9,9 @@ import (
 	"math/rand/v2"
 
 	"github.com/sluice-cni/sluice/pkg/agent/agentconf"
-	"github.com/sluice-cni/sluice/pkg/agent/atomicfile"
 	"github.com/sluice-cni/sluice/pkg/agent/report"
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/nodeports"
@@ -33,9 +33,9 @@ func keepTunnels(c *agentconf.Config) error {
 	path := c.Paths.On(nodeports.TunnelsFile)
 	list := tunnels(c)
 	if len(list) == 0 {
-		return atomicfile.Remove(path)
+		return file.Discard(path)
 	}
-	_, err := atomicfile.Write(path, nodeports.FormatTunnels(list), 0o644)
+	_, err := file.Update(path, nodeports.FormatTunnels(list), 0o644)
 	return err
 }
 

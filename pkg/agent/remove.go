@@ -14,12 +14,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/agent/atomicfile"
 	"github.com/sluice-cni/sluice/pkg/agent/conflist"
 	"github.com/sluice-cni/sluice/pkg/agent/garbage"
 	"github.com/sluice-cni/sluice/pkg/agent/kube"
 	"github.com/sluice-cni/sluice/pkg/agent/routes"
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeports"
@@ -108,7 +108,7 @@ func (r *removal) once(ctx context.Context) (left int, err error) {
 		return n, fmt.Errorf("the runtime has %d sandboxes of pods that are gone", n)
 	}
 	if len(living) == 0 || goes {
-		if err := atomicfile.Remove(r.path); err != nil {
+		if err := file.Discard(r.path); err != nil {
 			return len(living), err // pods would start on a node without routes
 		}
 		errs = append(errs, r.removeRoutes(ctx))
@@ -140,7 +140,7 @@ func (r *removal) unfinished(ctx context.Context, living []attachments.ID) (n in
 
 // closeNetwork has the network take no new pods.
 func (r *removal) closeNetwork() error {
-	content, err := atomicfile.Read(r.path)
+	content, err := file.Read(r.path)
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (r *removal) closeNetwork() error {
 	if !ok || err != nil {
 		return err
 	}
-	changed, err := atomicfile.Write(r.path, text, 0o644)
+	changed, err := file.Update(r.path, text, 0o644)
 	if changed {
 		r.Log.Info("network closed: it takes no new pods", log.String(log.KeyPath, r.path))
 	}
@@ -178,7 +178,7 @@ func (r *removal) removeRoutes(ctx context.Context) error {
 	if err == nil {
 		err = router.Remove(ctx)
 	}
-	err = errors.Join(err, newExempt(r.Options).Remove(ctx), atomicfile.Remove(r.Config.Paths.On(nodeports.TunnelsFile)), r.removeAnnotations(ctx))
+	err = errors.Join(err, newExempt(r.Options).Remove(ctx), file.Discard(r.Config.Paths.On(nodeports.TunnelsFile)), r.removeAnnotations(ctx))
 	r.unrouted = err == nil
 	r.Log.Info("network, routes and devices removed", log.String(log.KeyPath, r.path))
 	return err

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/agent/agentconf"
-	"github.com/sluice-cni/sluice/pkg/agent/atomicfile"
 	"github.com/sluice-cni/sluice/pkg/agent/conflist"
 	"github.com/sluice-cni/sluice/pkg/agent/nodes"
 	"github.com/sluice-cni/sluice/pkg/agent/report"
 	"github.com/sluice-cni/sluice/pkg/agent/routes"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -146,7 +146,7 @@ func (a *agent) held(path string, v nodes.View) (bool, error) {
 		a.report.Clear("change of podCIDR")
 		return false, nil
 	}
-	old, err := atomicfile.Read(path)
+	old, err := file.Read(path)
 	if err != nil {
 		return false, err
 	}
@@ -176,7 +176,7 @@ func sameSet(a, b []netip.Prefix) bool {
 }
 
 func writeNetwork(path string, content []byte) (bool, error) {
-	return atomicfile.Write(path, content, 0o644)
+	return file.Update(path, content, 0o644)
 }
 
 // uplinkMTU returns the smallest MTU of the devices that have the node's addresses, else that of the default routes.

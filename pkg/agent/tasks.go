@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/agent/atomicfile"
 	"github.com/sluice-cni/sluice/pkg/agent/health"
 	"github.com/sluice-cni/sluice/pkg/agent/report"
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 // ready returns what keeps this node from networking pods, for /readyz. Problems of the API server are not among it, once it has answered:
@@ -32,7 +32,7 @@ func (a *agent) ready(ctx context.Context) []string {
 		lines = append(lines, "install: plugins are missing or foreign")
 	}
 	path := filepath.Join(a.Config.Paths.Conf(), a.Config.Network.File)
-	content, err := atomicfile.Read(path)
+	content, err := file.Read(path)
 	switch {
 	case err != nil:
 		return append(lines, "network: "+err.Error())

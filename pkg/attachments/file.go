@@ -14,8 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/diskfull"
-	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 const (
@@ -132,7 +131,7 @@ func (d *Dir) lock(create bool) (func(), error) {
 	// A process that holds the lock and does not go on (it was stopped, or frozen) must not hang every verb of every pod.
 	ctx, cancel := context.WithTimeout(context.Background(), d.patience)
 	defer cancel()
-	if err := filelock.Lock(ctx, f); err != nil {
+	if err := file.Lock(ctx, f); err != nil {
 		return nil, fmt.Errorf("lock %s, which another process holds: %w", f.Name(), err)
 	}
 	return func() { _ = f.Close() }, nil
@@ -140,31 +139,13 @@ func (d *Dir) lock(create bool) (func(), error) {
 
 // write puts rec in place atomically: a reader sees the old record or the new one, also after a crash. The caller holds the lock
 // and gives rec away.
-func (d *Dir) write(rec *Record) (err error) {
+func (d *Dir) write(rec *Record) error {
 	raw, err := json.Marshal(rec)
 	if err != nil {
 		return fmt.Errorf("encode attachment record: %w", err)
 	}
 	raw = append(raw, '\n')
-	f, err := os.OpenFile(filepath.Join(d.path, tempName), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fmt.Errorf("write attachment record: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	if _, err = f.Write(raw); err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(d.path, fileName(rec.ID)))
-	}
-	if err != nil {
+	if err := file.Write(filepath.Join(d.path, fileName(rec.ID)), raw, file.Options{Temp: tempName, Sync: file.SyncContent}); err != nil {
 		return fmt.Errorf("write attachment record: %w", err)
 	}
 	d.last.Store(&written{raw, rec})
@@ -175,7 +156,7 @@ func (d *Dir) write(rec *Record) (err error) {
 // there the record is written over the old one, in one call and as long as that, which takes no room. The caller holds the lock.
 func (d *Dir) shrink(rec *Record) error {
 	err := d.write(rec)
-	if !diskfull.Is(err) {
+	if !file.IsFull(err) {
 		return err
 	}
 	if oerr := d.overwrite(rec); oerr != nil {
@@ -189,7 +170,7 @@ func (d *Dir) overwrite(rec *Record) error {
 	if err != nil {
 		return fmt.Errorf("encode attachment record: %w", err)
 	}
-	if err := diskfull.Overwrite(filepath.Join(d.path, fileName(rec.ID)), raw); err != nil {
+	if err := file.Overwrite(filepath.Join(d.path, fileName(rec.ID)), raw); err != nil {
 		return fmt.Errorf("write over attachment record: %w", err)
 	}
 	return nil

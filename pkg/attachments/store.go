@@ -29,6 +29,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 const (
@@ -249,7 +250,7 @@ func (d *Dir) Remove(ref ID, plugin string) error {
 			return d.shrink(rec)
 		}
 	}
-	if err := os.Remove(filepath.Join(d.path, fileName(ref))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := file.Remove(filepath.Join(d.path, fileName(ref))); err != nil {
 		return fmt.Errorf("remove attachment record: %w", err)
 	}
 	return nil

@@ -19,7 +19,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 const (
@@ -186,7 +186,7 @@ func prepare(ctx context.Context, dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // runtimes of any user look into it
 		return nil, err
 	}
-	lock, err := filelock.Acquire(ctx, filepath.Join(dir, lockName))
+	lock, err := file.AcquireLock(ctx, filepath.Join(dir, lockName))
 	if err != nil {
 		return nil, fmt.Errorf("another install may be running: %w", err)
 	}

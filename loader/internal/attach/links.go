@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 // Defunct reports whether the pinned link hangs on no device any more: the kernel then says ifindex 0.
@@ -98,7 +99,7 @@ func updateLink(pin string, prog *bpfsys.Program) (bool, error) {
 	defer l.Close()
 	err = l.Update(prog)
 	if errors.Is(err, unix.ENOLINK) { // the device went, or another process detached it by force
-		return false, pintree.RemoveIfThere(pin)
+		return false, file.Remove(pin)
 	}
 	return err == nil, err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -41,7 +42,7 @@ func (links Links) ReplaceXDP(a *Attacher) error {
 func (links Links) PutXDP(a *Attacher, index int, replace bool) error {
 	pin := links.Paths.LinkPin(index, hook.XDP())
 	if lost, err := Defunct(pin); err == nil && lost {
-		if err := pintree.RemoveIfThere(pin); err != nil {
+		if err := file.Remove(pin); err != nil {
 			return err
 		}
 	}

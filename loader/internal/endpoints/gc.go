@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	podnsmap "github.com/sluice-cni/sluice/pkg/maps/podns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -74,7 +75,7 @@ func (es Endpoints) CollectDevices(a *attach.Attacher) error {
 		switch {
 		case err != nil:
 		case lost:
-			err = pintree.RemoveIfThere(pin)
+			err = file.Remove(pin)
 		case ours && isPodHook(h) && !used[uint32(index)]:
 			err = attach.New(es.Tree).DropLink(index, h)
 		}
@@ -113,7 +114,7 @@ func collectMarksIn(h *rtnl.Handle, dir string, holds func(index int) bool) erro
 			_, err = h.LinkByIndex(index)
 		}
 		if errors.Is(err, rtnl.ErrNotFound) || err == nil && !holds(index) {
-			err = pintree.RemoveIfThere(filepath.Join(dir, name))
+			err = file.Remove(filepath.Join(dir, name))
 		}
 		errs = append(errs, err)
 	}

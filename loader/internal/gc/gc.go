@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -110,8 +111,8 @@ func removeIfDead(p pintree.Paths) error {
 // removeTree removes the pins of one namespace, programs first: without them no process takes the tree for a datapath.
 func removeTree(p pintree.Paths) error {
 	errs := []error{os.RemoveAll(p.Progs()), os.RemoveAll(p.Dir)}
-	for _, file := range []string{p.State, p.Reserved, p.Look, p.Waiting, p.FQ, p.Lock} {
-		errs = append(errs, pintree.RemoveIfThere(file))
+	for _, path := range []string{p.State, p.Reserved, p.Look, p.Waiting, p.FQ, p.Lock} {
+		errs = append(errs, file.Remove(path))
 	}
 	return errors.Join(errs...)
 }

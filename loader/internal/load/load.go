@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 )
@@ -71,7 +72,7 @@ func (l Load) fillAtLoad(noMasq []netip.Prefix) error {
 		return fmt.Errorf("write nonMasqueradeCIDRs: %w", err)
 	}
 	// The maps may be new: what they hold is not known.
-	if err := errors.Join(pintree.RemoveIfThere(l.Paths.Reserved), pintree.RemoveIfThere(l.Paths.Look)); err != nil {
+	if err := errors.Join(file.Remove(l.Paths.Reserved), file.Remove(l.Paths.Look)); err != nil {
 		return err
 	}
 	ports, err := l.HostPortMap()

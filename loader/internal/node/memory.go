@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -213,7 +214,7 @@ func (node Node) remember(m *memory) error {
 
 // forget makes the next look a full one.
 func (node Node) forget() error {
-	if err := pintree.RemoveIfThere(node.Paths.Look); !errors.Is(err, unix.EROFS) {
+	if err := file.Remove(node.Paths.Look); !errors.Is(err, unix.EROFS) {
 		return err
 	}
 	return nil // recall does not read it there

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/loadapi"
-	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
@@ -102,7 +102,7 @@ func (b BPFFS) Ensure(runDir string) error {
 	if ok, err := b.mounted(); ok || err != nil {
 		return err
 	}
-	lock, err := filelock.Acquire(context.Background(), filepath.Join(runDir, "bpffs.lock"))
+	lock, err := file.AcquireLock(context.Background(), filepath.Join(runDir, "bpffs.lock"))
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/diskfull"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -56,15 +56,15 @@ func (l *JSONList[T]) Set(now []T) error {
 
 func (l *JSONList[T]) write(now []T) error {
 	if len(now) == 0 {
-		return RemoveIfThere(l.path)
+		return file.Remove(l.path)
 	}
 	raw, err := json.Marshal(now)
 	if err != nil {
 		return err
 	}
 	err = WriteFile(l.path, raw)
-	if len(now) < len(l.All) && diskfull.Is(err) {
-		return diskfull.Overwrite(l.path, raw)
+	if len(now) < len(l.All) && file.IsFull(err) {
+		return file.Overwrite(l.path, raw)
 	}
 	return err
 }
@@ -75,5 +75,5 @@ func RemoveStaleList(path string, entries func() (int, error)) error {
 	if err != nil || n > 0 {
 		return err
 	}
-	return RemoveIfThere(path)
+	return file.Remove(path)
 }

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 // A directory of marks also has links from owners to the numbers of their marks, so that a verb finds what an owner has without a walk
@@ -29,7 +31,7 @@ func LinkOwner(dir string, owner uint64, kind, number uint32) error {
 	if was, err := os.Readlink(path); err == nil && was == target {
 		return nil
 	}
-	if err := RemoveIfThere(path); err != nil {
+	if err := file.Remove(path); err != nil {
 		return err
 	}
 	return os.Symlink(target, path)
@@ -78,7 +80,7 @@ func CollectLinks(dir string, has func(owner uint64, kind, number uint32) bool) 
 		if number, ok := Linked(dir, owner, kind); ok && has(owner, kind, number) {
 			continue
 		}
-		if err := RemoveIfThere(filepath.Join(dir, name)); err != nil {
+		if err := file.Remove(filepath.Join(dir, name)); err != nil {
 			return err
 		}
 	}

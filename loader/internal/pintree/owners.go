@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/sluice-cni/sluice/pkg/dirowner"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -15,19 +15,19 @@ import (
 // directory that passes, only root makes anything: so the opens by path that follow see what was looked at here. Missing is fine.
 func (p Paths) CheckOwners() error {
 	ns := []string{p.Maps(), p.Progs(), p.Links(), p.Clsact(), p.RoutedDevs(), p.Podns(), p.EDT()}
-	err := foreign(dirowner.CheckParent(p.BPFFS.Path()))
+	err := foreign(file.CheckParentOwner(p.BPFFS.Path()))
 	for _, dir := range append([]string{filepath.Join(p.BPFFS.Path(), "sluice"), filepath.Dir(p.Dir), p.Dir}, ns...) {
 		if err != nil {
 			return err
 		}
-		err = foreign(dirowner.Check(dir))
+		err = foreign(file.CheckOwner(dir))
 	}
-	return errors.Join(err, foreign(dirowner.Check(filepath.Dir(p.Lock))))
+	return errors.Join(err, foreign(file.CheckOwner(filepath.Dir(p.Lock))))
 }
 
-// foreign keeps what dirowner refuses. What cannot be looked at says so when it is used.
+// foreign keeps what file.CheckOwner refuses. What cannot be looked at says so when it is used.
 func foreign(err error) error {
-	var f *dirowner.ForeignError
+	var f *file.OwnerError
 	if errors.As(err, &f) {
 		return fmt.Errorf("%w: %w", ErrForeign, err)
 	}
@@ -38,7 +38,7 @@ func foreign(err error) error {
 // from its end.
 func (t *Tree) CheckLoaded() error {
 	err := t.Paths.CheckOwners()
-	var f *dirowner.ForeignError
+	var f *file.OwnerError
 	if errors.As(err, &f) && !f.Owned {
 		t.Log.Warn("these pins are ignored", log.Error(err))
 		return fmt.Errorf("%w: %w", ErrNotLoaded, err)
@@ -49,7 +49,7 @@ func (t *Tree) CheckLoaded() error {
 // CheckOwners is that of the paths. While no bpffs is mounted it looks at the run directory alone.
 func (t *Tree) CheckOwners() error {
 	if ok, err := t.Paths.BPFFS.mounted(); err != nil || !ok {
-		return foreign(dirowner.Check(filepath.Dir(t.Paths.Lock)))
+		return foreign(file.CheckOwner(filepath.Dir(t.Paths.Lock)))
 	}
 	return t.Paths.CheckOwners()
 }

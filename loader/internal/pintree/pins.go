@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/internal/hook"
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 // Paths are the places of one datapath, all functions of the bpffs, the run directory and the network namespace. Names on a
@@ -242,18 +243,10 @@ func Exists(path string) bool {
 	return unix.Lstat(path, &st) == nil
 }
 
-// RemovePin is RemoveIfThere for a pin or a mark of a device that the maps no longer name. On a read-only bpffs it stays, and GC removes
+// RemovePin is file.Remove for a pin or a mark of a device that the maps no longer name. On a read-only bpffs it stays, and GC removes
 // it later: without an entry in the maps its program lets everything pass. A DEL must not wait for an administrator.
 func RemovePin(path string) error {
-	if err := RemoveIfThere(path); !errors.Is(err, unix.EROFS) {
-		return err
-	}
-	return nil
-}
-
-// RemoveIfThere removes a file; missing is success.
-func RemoveIfThere(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := file.Remove(path); !errors.Is(err, unix.EROFS) {
 		return err
 	}
 	return nil

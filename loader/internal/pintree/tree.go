@@ -18,7 +18,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
-	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/sysctl"
@@ -125,7 +125,7 @@ func (t *Tree) CheckWritable() error {
 
 // Lock takes the writers' lock.
 func (t *Tree) Lock(ctx context.Context) (func(), error) {
-	f, err := filelock.Acquire(ctx, t.Paths.Lock)
+	f, err := file.AcquireLock(ctx, t.Paths.Lock)
 	if err != nil {
 		return nil, err
 	}

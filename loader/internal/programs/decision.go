@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
+	"github.com/sluice-cni/sluice/pkg/nodeid"
 )
 
 // Decision is the decision taken for a network namespace, kept for the operator, and for the ADDs that follow a no. What is
@@ -45,7 +46,7 @@ func (sets Sets) ReadState() (*Decision, error) {
 	if err := json.Unmarshal(raw, s); err != nil {
 		return nil, fmt.Errorf("%s: %w", sets.Paths.State, err)
 	}
-	if s.BootID != pintree.BootID() {
+	if s.BootID != nodeid.BootID() {
 		return nil, fmt.Errorf("%s: of an earlier boot", sets.Paths.State)
 	}
 	return s, nil
@@ -53,7 +54,7 @@ func (sets Sets) ReadState() (*Decision, error) {
 
 // WriteState replaces the file atomically; the run directory is a tmpfs, so nothing is synced.
 func (sets Sets) WriteState(s *Decision) error {
-	s.Version, s.BootID, s.Decided, s.Kernel = stateVersion, pintree.BootID(), time.Now().UTC(), bpfsys.KernelRelease()
+	s.Version, s.BootID, s.Decided, s.Kernel = stateVersion, nodeid.BootID(), time.Now().UTC(), bpfsys.KernelRelease()
 	raw, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err

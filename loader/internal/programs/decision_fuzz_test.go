@@ -10,12 +10,13 @@ import (
 	"testing"
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/pkg/nodeid"
 )
 
 // The decision is read from a file that may be of another build or damaged. It never stops a process, one of another boot never counts,
 // and what is read is what is written back.
 func FuzzReadState(f *testing.F) {
-	boot := pintree.BootID()
+	boot := nodeid.BootID()
 	f.Add([]byte(fmt.Sprintf(`{"version":1,"bootID":%q,"backend":"ebpf","build":"0123456789abcdef","probes":[{"name":"tcx links","answer":"yes"}]}`, boot)))
 	f.Add([]byte(fmt.Sprintf(`{"BOOTID":%q,"probes":[{"required":true,"answer":"no"},{}],"config":{"snatPorts":[""]}}`, boot)))
 	f.Add([]byte(`{"bootID":"another"}`))

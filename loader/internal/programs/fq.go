@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/nodeid"
 )
 
 // FQModule exists while the qdisc's module is loaded. A kernel that has it built in may lack the directory.
@@ -45,7 +46,7 @@ func (sets Sets) notedFQ() (why string, ok bool) {
 	}
 	text, whole := strings.CutSuffix(string(raw), "\n") // the last byte that is written
 	boot, why, named := strings.Cut(text, " ")
-	if !whole || !named || boot != pintree.BootID() {
+	if !whole || !named || boot != nodeid.BootID() {
 		return "", false
 	}
 	if why == "" {
@@ -60,7 +61,7 @@ func (sets Sets) notedFQ() (why string, ok bool) {
 
 // noteFQ writes the answer down: empty for yes, else why not. The writers' lock is not held: of two that write at a time both have asked.
 func (sets Sets) noteFQ(why string) {
-	if err := os.WriteFile(sets.Paths.FQ, []byte(pintree.BootID()+" "+strings.ReplaceAll(why, "\n", " ")+"\n"), 0o644); err != nil { //nolint:gosec // no secret
+	if err := os.WriteFile(sets.Paths.FQ, []byte(nodeid.BootID()+" "+strings.ReplaceAll(why, "\n", " ")+"\n"), 0o644); err != nil { //nolint:gosec // no secret
 		sets.Log.Debug("the next limit asks for sch_fq again", log.Error(err))
 	}
 }

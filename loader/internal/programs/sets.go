@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -80,7 +81,7 @@ func (sets Sets) pin(ctx context.Context, k Constants, consts loadConsts, dir st
 // markNoSockLB replaces what there is of the programs for sockets in dir by a mark.
 func markNoSockLB(dir string) error {
 	for _, h := range hook.Sockets() {
-		if err := pintree.RemoveIfThere(filepath.Join(dir, h.Program)); err != nil {
+		if err := file.Remove(filepath.Join(dir, h.Program)); err != nil {
 			return err
 		}
 	}

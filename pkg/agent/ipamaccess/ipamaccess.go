@@ -19,7 +19,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/sluice-cni/sluice/pkg/agent/atomicfile"
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 const (
@@ -67,17 +67,17 @@ func (a *Access) Ensure(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Join(a.Conf, folder), 0o700); err != nil {
 		return err
 	}
-	if _, err := atomicfile.Write(a.path(kubeconfig), a.text, only); err != nil {
+	if _, err := file.Update(a.path(kubeconfig), a.text, only); err != nil {
 		return err
 	}
 	if err := os.Chmod(a.path(kubeconfig), only); err != nil {
 		return err
 	}
-	have, err := atomicfile.Read(a.path(flat))
+	have, err := file.Read(a.path(flat))
 	if err != nil || have != nil {
 		return err
 	}
-	_, err = atomicfile.Write(a.path(flat), a.flat(), only)
+	_, err = file.Update(a.path(flat), a.flat(), only)
 	return err
 }
 
@@ -124,10 +124,10 @@ func (a *Access) flat() []byte {
 
 // Remove takes away what Ensure wrote. A whereabouts.conf that is another's stays.
 func (a *Access) Remove() error {
-	errs := []error{atomicfile.Remove(a.path(kubeconfig))}
-	have, err := atomicfile.Read(a.path(flat))
+	errs := []error{file.Discard(a.path(kubeconfig))}
+	have, err := file.Read(a.path(flat))
 	if err == nil && bytes.Equal(have, a.flat()) {
-		err = atomicfile.Remove(a.path(flat))
+		err = file.Discard(a.path(flat))
 	}
 	return errors.Join(append(errs, err)...)
 }

@@ -17,7 +17,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/agent/atomicfile"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
@@ -71,7 +71,7 @@ func (e *Exempt) Resync(ctx context.Context) error {
 }
 
 func (e *Exempt) write(wanted []netip.Prefix) (changed bool, err error) {
-	raw, err := atomicfile.Read(e.config)
+	raw, err := file.Read(e.config)
 	if err != nil {
 		return false, err
 	}
@@ -100,7 +100,7 @@ func (e *Exempt) write(wanted []netip.Prefix) (changed bool, err error) {
 	if err := e.note(union(before, add)); err != nil {
 		return false, err
 	}
-	if _, err := atomicfile.Write(e.config, text, 0o644); err != nil {
+	if _, err := file.Update(e.config, text, 0o644); err != nil {
 		return false, err
 	}
 	return true, e.note(add)
@@ -126,7 +126,7 @@ func union(a, b []netip.Prefix) []netip.Prefix {
 }
 
 func (e *Exempt) added() ([]netip.Prefix, error) {
-	raw, err := atomicfile.Read(e.state)
+	raw, err := file.Read(e.state)
 	if err != nil || raw == nil {
 		return nil, err
 	}
@@ -139,13 +139,13 @@ func (e *Exempt) added() ([]netip.Prefix, error) {
 
 func (e *Exempt) note(added []netip.Prefix) error {
 	if len(added) == 0 {
-		return atomicfile.Remove(e.state)
+		return file.Discard(e.state)
 	}
 	text, err := json.Marshal(state{added})
 	if err != nil {
 		return err
 	}
-	_, err = atomicfile.Write(e.state, append(text, '\n'), 0o600)
+	_, err = file.Update(e.state, append(text, '\n'), 0o600)
 	return err
 }
 

@@ -29,7 +29,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/sluice-cni/sluice/pkg/connlimit"
-	"github.com/sluice-cni/sluice/pkg/dirowner"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/hubbleflow"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
@@ -191,7 +191,7 @@ func listenUnix(path string) (net.Listener, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if err := dirowner.Check(dir); err != nil {
+	if err := file.CheckOwner(dir); err != nil {
 		return nil, err
 	}
 	info, err := os.Lstat(path)

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
-	"github.com/sluice-cni/sluice/pkg/agent/atomicfile"
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 // shortestRotation leaves the agents time to learn the keys of each other.
@@ -125,14 +125,14 @@ func (k *keyPair) save(stateDir string) error {
 	if err != nil {
 		return err
 	}
-	_, err = atomicfile.Write(path, b, 0o600)
+	_, err = file.Update(path, b, 0o600)
 	return err
 }
 
 // removeKeys removes the node's private keys.
 func removeKeys(stateDir string) error {
 	path := filepath.Join(stateDir, keyFile)
-	if err := atomicfile.Remove(path); err != nil {
+	if err := file.Discard(path); err != nil {
 		return err
 	}
 	_ = os.Remove(filepath.Dir(path)) // a third party's file in it stays

@@ -14,8 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/netfilter/internal/tool"
+	"github.com/sluice-cni/sluice/pkg/nodeid"
 )
 
 // choiceAge is how long a choice is taken without another look at the node.
@@ -49,7 +51,7 @@ func fileOfNamespace(runDir, name string) (string, error) {
 func decisionFile(runDir string) (string, error) { return fileOfNamespace(runDir, "netfilter") }
 
 func readDecisions(runDir string) (decisions, error) {
-	d := decisions{Version: decisionsVersion, BootID: bootID(), Choices: make(map[string]netfilter.Choice)}
+	d := decisions{Version: decisionsVersion, BootID: nodeid.BootID(), Choices: make(map[string]netfilter.Choice)}
 	path, err := decisionFile(runDir)
 	if err != nil {
 		return d, err
@@ -111,17 +113,6 @@ func (n *Node) keep(asked string, c netfilter.Choice) netfilter.Choice {
 	if err != nil || os.MkdirAll(n.env.RunDir, 0o755) != nil {
 		return c
 	}
-	tmp := fmt.Sprintf("%s.%d", path, os.Getpid())
-	if os.WriteFile(tmp, append(raw, '\n'), 0o644) == nil {
-		_ = os.Rename(tmp, path)
-	}
+	_ = file.Write(path, append(raw, '\n'), file.Options{Temp: fmt.Sprintf("%s.%d", filepath.Base(path), os.Getpid()), Mode: 0o644})
 	return c
-}
-
-func bootID() string {
-	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(raw))
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/netfilter/internal/tooltest"
+	"github.com/sluice-cni/sluice/pkg/nodeid"
 	"github.com/sluice-cni/sluice/pkg/test/fuzztest"
 )
 
@@ -20,10 +21,10 @@ func FuzzDecisions(f *testing.F) {
 		return []byte(`{"version":1,"bootID":"` + boot + `","choices":` + choices + `}`)
 	}
 	const kept = `{"auto":{"name":"iptables-legacy","reason":"why","fact":true,"seen":"2999-01-01T00:00:00Z"},"iptables":{"name":"nftables"}}`
-	f.Add(file(bootID(), kept))
+	f.Add(file(nodeid.BootID(), kept))
 	f.Add(file("another", kept))
-	f.Add(file(bootID(), `{"auto":{"name":"../x","fact":true},"iptables":null}`))
-	f.Add(file(bootID(), `null`))
+	f.Add(file(nodeid.BootID(), `{"auto":{"name":"../x","fact":true},"iptables":null}`))
+	f.Add(file(nodeid.BootID(), `null`))
 	f.Add([]byte(`{"choices":[]}`))
 	f.Add([]byte(``))
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -36,7 +37,7 @@ func FuzzDecisions(f *testing.F) {
 			t.Fatal(err)
 		}
 		var d struct{ BootID string }
-		if (json.Unmarshal(text, &d) != nil || d.BootID != bootID()) && n.kept("auto") != (netfilter.Choice{}) {
+		if (json.Unmarshal(text, &d) != nil || d.BootID != nodeid.BootID()) && n.kept("auto") != (netfilter.Choice{}) {
 			t.Errorf("taken from the file of another boot: %+v", n.kept("auto"))
 		}
 		for _, asked := range []string{"auto", netfilter.NameIPTables} {

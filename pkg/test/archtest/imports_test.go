@@ -18,12 +18,12 @@ type room struct {
 
 // leaves are what any room above pkg may use.
 var leaves = []string{
-	"pkg/sysctlallow", "pkg/cnierr", "pkg/cniconf", "pkg/cniskel", "pkg/delegate", "pkg/diskfull", "pkg/filelock", "pkg/ipalloc", "pkg/log", "pkg/netns",
+	"pkg/sysctlallow", "pkg/cnierr", "pkg/cniconf", "pkg/cniskel", "pkg/delegate", "pkg/ipalloc", "pkg/log", "pkg/netns",
 	"pkg/nodeconf", "pkg/policy", "pkg/attachments", "pkg/sysctl", "pkg/rollback", "pkg/version",
 }
 
 // ground are packages that import none of ours but each other. A room that may import anything may import them.
-var ground = []string{"pkg/ipproto"}
+var ground = []string{"pkg/file", "pkg/ipproto", "pkg/nodeid"}
 
 var rooms = []room{
 	{"cmd/sluice-cni", []string{"plugins/", "loader", "pkg/"}, "the multi-call binary wires everything"},
@@ -36,9 +36,9 @@ var rooms = []room{
 	{"cmd/sluice/internal/", []string{"cmd/sluice/internal/", "loader", "pkg/"}, "parts of the operator's tool"},
 	{"cmd/", []string{"plugins/", "loader", "pkg/"}, "a command wires everything"},
 	{"plugins/ipam/cluster/pool", nil, "a model: no store, no file, no clock"},
-	{"plugins/ipam/cluster/blocks", []string{"plugins/ipam/cluster/pool", "pkg/filelock"}, "the node's file; no store"},
+	{"plugins/ipam/cluster/blocks", []string{"plugins/ipam/cluster/pool"}, "the node's file; no store"},
 	{"plugins/ipam/cluster/conf", append([]string{"plugins/ipam/cluster/pool"}, leaves...), "the configuration; no store"},
-	{"plugins/ipam/cluster/claims", []string{"plugins/ipam/cluster/blocks", "plugins/ipam/cluster/pool", "pkg/filelock", "pkg/log"}, "a protocol; any store"},
+	{"plugins/ipam/cluster/claims", []string{"plugins/ipam/cluster/blocks", "plugins/ipam/cluster/pool", "pkg/log"}, "a protocol; any store"},
 	{"plugins/ipam/cluster/kubestore", []string{"plugins/ipam/cluster/operator", "plugins/ipam/cluster/blocks", "plugins/ipam/cluster/claims", "plugins/ipam/cluster/conf", "plugins/ipam/cluster/pool"}, "one store; it decides nothing"},
 	{"plugins/ipam/cluster/operator", []string{"plugins/ipam/cluster/blocks", "plugins/ipam/cluster/claims", "plugins/ipam/cluster/pool"}, "any store"},
 	{"plugins/ipam/cluster/etcdstore", []string{"plugins/ipam/cluster/blocks", "plugins/ipam/cluster/claims", "plugins/ipam/cluster/conf", "plugins/ipam/cluster/pool"}, "one store; it decides nothing"},
@@ -53,7 +53,7 @@ var rooms = []room{
 	{"loader/loadapi", []string{"pkg/helperproc"}, "what the loader leaves to others"},
 	{"loader/ebpfload", []string{"loader/loadapi", "pkg/bpfsys", "pkg/bpfgen", "pkg/rtnl"}, "the compiled objects and the eBPF library"},
 	{"loader/internal/hook", []string{"pkg/bpfsys", "pkg/rtnl"}, "a table: which program goes where"},
-	{"loader/internal/pintree", []string{"loader/loadapi", "loader/internal/hook", "pkg/bpfsys", "pkg/dirowner", "pkg/diskfull", "pkg/filelock", "pkg/log", "pkg/maps/", "pkg/mountinfo", "pkg/netns", "pkg/nodeconf", "pkg/sysctl"},
+	{"loader/internal/pintree", []string{"loader/loadapi", "loader/internal/hook", "pkg/bpfsys", "pkg/log", "pkg/maps/", "pkg/mountinfo", "pkg/netns", "pkg/nodeconf", "pkg/sysctl"},
 		"the handle that all rooms of the loader share; it knows none of them"},
 	{"loader/internal/programs", []string{"loader/loadapi", "loader/internal/hook", "loader/internal/pintree", "pkg/bpfgen", "pkg/bpfsys", "pkg/log", "pkg/nodeconf", "pkg/rtnl", "pkg/sysctl"},
 		"makes sets of programs; what attaches them lies above"},
@@ -89,18 +89,17 @@ var rooms = []room{
 	{"pkg/bpfgen/objects", nil, "generated code; only its test compares with pkg/bpfgen"},
 	{"pkg/bpfgen", nil, "generated types, without a BPF library"},
 	{"pkg/agent/agentconf", []string{"pkg/nodeconf"}, "the agent's configuration; it decides nothing"},
-	{"pkg/agent/atomicfile", nil, "writes a file"},
 	{"pkg/agent/conflist", []string{"pkg/agent/agentconf"}, "makes the network's configuration; writes nothing"},
 	{"pkg/agent/garbage", []string{"pkg/attachments", "pkg/log"}, "is given whom to ask for pods; calls the plugins as a runtime does"},
 	{"pkg/agent/health", []string{"pkg/connlimit"}, "is given what to ask; all users of the node reach it"},
 	{"pkg/agent/installer", []string{"pkg/install", "pkg/log"}, "watches over files"},
 	{"pkg/agent/kube", []string{"pkg/version"}, "requests to the API server; decides nothing"},
-	{"pkg/agent/masquerade", []string{"pkg/agent/atomicfile", "pkg/nodeconf"}, "runs sluice for the datapath: the agent has no BPF library"},
+	{"pkg/agent/masquerade", []string{"pkg/nodeconf"}, "runs sluice for the datapath: the agent has no BPF library"},
 	{"pkg/agent/nodes", []string{"pkg/agent/kube", "pkg/agent/routes"}, "Node objects; changes nothing"},
 	{"pkg/agent/names", []string{"pkg/agent/kube", "pkg/log"}, "who has an address; keeps nothing while nobody asks"},
-	{"pkg/agent/observer", []string{"pkg/connlimit", "pkg/dirowner", "pkg/flowevent", "pkg/hubbleflow", "pkg/log"}, "is given names and nodes; runs sluice for the datapath"},
+	{"pkg/agent/observer", []string{"pkg/connlimit", "pkg/flowevent", "pkg/hubbleflow", "pkg/log"}, "is given names and nodes; runs sluice for the datapath"},
 	{"pkg/agent/report", []string{"pkg/log"}, "tells problems"},
-	{"pkg/agent/routes", []string{"pkg/agent/atomicfile", "pkg/log", "pkg/rtnl", "pkg/sysctl"}, "routes between nodes, from facts that it is given; it talks to no API server"},
+	{"pkg/agent/routes", []string{"pkg/log", "pkg/rtnl", "pkg/sysctl"}, "routes between nodes, from facts that it is given; it talks to no API server"},
 	{"pkg/agent", []string{"pkg/agent/", "pkg/attachments", "pkg/install", "pkg/log", "pkg/nodeconf", "pkg/nodeports", "pkg/rtnl", "pkg/version"}, "the order of the agent's steps; each has a room of its own"},
 	{"pkg/nodeports", []string{"pkg/attachments", "pkg/rtnl"}, "which hostPorts take traffic of the node; the agent, which has no BPF, asks too"},
 	{"pkg/flowevent", []string{"pkg/ipproto"}, "a line of JSON, which one program writes and another one reads"},
@@ -115,12 +114,14 @@ var rooms = []room{
 	{"pkg/netfilter/firewalld/bus", []string{"pkg/netfilter/firewalld", "pkg/netfilter", "pkg/helperproc"}, "the bus of the helper"},
 	{"pkg/netfilter/firewalld", []string{"pkg/netfilter", "pkg/helperproc"}, "one tool, asked through the helper"},
 	{"pkg/netfilter/internal/tooltest", []string{"pkg/netfilter", "pkg/netfilter/internal/tool", "pkg/log", "pkg/rtnl"}, "the tools of tests"},
-	{"pkg/netfilter/internal/tool", []string{"pkg/netfilter", "pkg/filelock", "pkg/log", "pkg/rtnl", "pkg/sysctl"}, "what the tools share"},
+	{"pkg/netfilter/internal/tool", []string{"pkg/netfilter", "pkg/log", "pkg/rtnl", "pkg/sysctl"}, "what the tools share"},
 	{"pkg/netfilter", []string{"pkg/cnierr", "pkg/attachments"}, "what is wanted of any tool; the loader must not see it"},
-	{"pkg/install", []string{"pkg/filelock", "pkg/helperproc"}, "lays programs out"},
+	{"pkg/install", []string{"pkg/helperproc"}, "lays programs out"},
+	{"pkg/file", nil, "files of any format"},
 	{"pkg/ipproto", nil, "a table"},
+	{"pkg/nodeid", []string{"pkg/file"}, "reads two files"},
 	{"pkg/sysctlallow", []string{"pkg/helperproc", "pkg/sysctlallow"}, "asks the helper"},
-	{"pkg/", []string{"pkg/cnierr", "pkg/diskfull", "pkg/filelock", "pkg/log", "pkg/attachments"}, "leaves import none of ours but the registries everybody shares"},
+	{"pkg/", []string{"pkg/cnierr", "pkg/log", "pkg/attachments"}, "leaves import none of ours but the registries everybody shares"},
 	{"build/", []string{"pkg/install"}, "makes what users get from the other packages; nothing imports it"},
 	{"bench", []string{"pkg/", "loader", "bench/"}, "nothing imports it"},
 	{"test/", []string{"pkg/", "loader", "test/"}, "suites of several packages; nothing imports them"},

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 // Dir is where the programs of this version are: sluice-cluster/bin/<version> in the user's cache directory.
@@ -50,7 +50,7 @@ func ensure(ctx context.Context, dir, name string) error {
 	if ok, _, err := current(dir, name); ok || err != nil {
 		return err
 	}
-	lock, err := filelock.Acquire(ctx, filepath.Join(dir, ".lock"))
+	lock, err := file.AcquireLock(ctx, filepath.Join(dir, ".lock"))
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/nodeid"
 	"github.com/sluice-cni/sluice/pkg/test/kubetest"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
@@ -38,13 +39,9 @@ type fleetNode struct {
 func newFleet(b *testing.B, s *kubetest.Server, bin, ipam string, nodes int) *fleet {
 	b.Helper()
 	f := &fleet{b: b, s: s}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		b.Fatal(err)
-	}
 	for i := range nodes {
 		name := fmt.Sprintf("bench-%d", i)
-		register(b, s, name, strings.TrimSpace(string(boot)))
+		register(b, s, name, nodeid.BootID())
 		f.nodes = append(f.nodes, fleetNode{caller{s.NS, bin, fmt.Sprintf(`%s,"kubernetes":{"kubeconfig":%q}`, ipam, s.Kubeconfig), name}, b.TempDir()})
 	}
 	return f

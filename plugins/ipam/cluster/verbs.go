@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/claims"
@@ -84,7 +84,7 @@ func (l *call) forget(ctx context.Context, t *target) error {
 	if err != nil {
 		return err
 	}
-	turn, err := filelock.Acquire(ctx, filepath.Join(l.c.DataDir, l.c.Backend, t.q.Pool+".forget"))
+	turn, err := file.AcquireLock(ctx, filepath.Join(l.c.DataDir, l.c.Backend, t.q.Pool+".forget"))
 	if err == nil {
 		err = l.forgetNoted(ctx, t, owed)
 		_ = turn.Close()

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-cni/sluice/pkg/nodeid"
 	"github.com/sluice-cni/sluice/pkg/test/kubebin"
 	"github.com/sluice-cni/sluice/pkg/test/kubetest"
 )
@@ -49,11 +50,7 @@ func newBeside(t *testing.T) *beside {
 	if err := os.WriteFile(filepath.Join(b.dir, "whereabouts.conf"), []byte("{}"), 0o600); err != nil { // it asks for one
 		t.Fatal(err)
 	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.boot = strings.TrimSpace(string(boot))
+	b.boot = nodeid.BootID()
 	return b
 }
 

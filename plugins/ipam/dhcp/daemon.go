@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -81,7 +82,7 @@ func Serve(ctx context.Context, o Options, logger *log.Logger) (err error) {
 		if err := os.WriteFile(o.PIDFile, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644); err != nil { //nolint:gosec // a PID is for everybody to read
 			return errors.Join(fmt.Errorf("write the PID file: %w", err), l.Close())
 		}
-		defer func() { err = errors.Join(err, removeIfThere(o.PIDFile)) }()
+		defer func() { err = errors.Join(err, file.Remove(o.PIDFile)) }()
 	}
 	s := newService(o, logger)
 	s.resume()
@@ -158,12 +159,5 @@ func removeStale(path string) error {
 	if fi, err := os.Lstat(path); err == nil && fi.Mode().Type() != fs.ModeSocket {
 		return fmt.Errorf("%s is no socket", path)
 	}
-	return removeIfThere(path)
-}
-
-func removeIfThere(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return file.Remove(path)
 }

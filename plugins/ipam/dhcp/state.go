@@ -13,11 +13,16 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 // DefaultStateDir is where the daemon keeps its leases while it does not run.
 // Not on disk: pods do not survive a reboot either.
 const DefaultStateDir = "/run/sluice/dhcp"
+
+// partial begins the names of files that are not complete.
+const partial = ".tmp-"
 
 // stateVersion is that of the files' format.
 const stateVersion = 1
@@ -55,26 +60,10 @@ func (s *state) write(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".tmp-")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), stateFile(dir, s.id()))
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
+	return file.Write(stateFile(dir, s.id()), b, file.Options{Temp: partial + "*"})
 }
 
-func removeState(dir, id string) error {
-	if err := os.Remove(stateFile(dir, id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
+func removeState(dir, id string) error { return file.Remove(stateFile(dir, id)) }
 
 // readStates returns the leases that an earlier daemon kept. A file that says
 // nothing of use is removed, one that cannot be read is left for the next daemon;
@@ -91,7 +80,7 @@ func readStates(dir string) ([]*state, error) {
 	var errs []error
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if strings.HasPrefix(e.Name(), ".tmp-") {
+		if strings.HasPrefix(e.Name(), partial) {
 			errs = append(errs, os.Remove(path))
 			continue
 		}

@@ -7,16 +7,16 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/nodeid"
 )
 
 // After a reboot no pod of before exists, but its reservations do. A file may
@@ -49,20 +49,8 @@ func thisNode() Node {
 		return n
 	}
 	n.Booted = time.Now().Add(-time.Duration(up.Nano()))
-	n.BootID = line("/proc/sys/kernel/random/boot_id")
-	// Before its first boot a system image says "uninitialized" here.
-	if id := line("/etc/machine-id"); id != "uninitialized" {
-		n.MachineID = id
-	}
+	n.BootID, n.MachineID = nodeid.BootID(), nodeid.MachineID()
 	return n
-}
-
-func line(path string) string {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
 }
 
 func (n Node) known() bool { return n.MachineID != "" && n.BootID != "" && !n.Booted.IsZero() }
@@ -119,17 +107,7 @@ func (s *store) writeNote(old note) error {
 	if err != nil {
 		return err
 	}
-	temp := filepath.Join(s.side, noteName+".new")
-	f, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(b, '\n'))
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(temp, filepath.Join(s.side, noteName))
+	return file.Write(filepath.Join(s.side, noteName), append(b, '\n'), file.Options{Sync: file.SyncContent})
 }
 
 // fromEarlierBoot is rule 3.
@@ -192,7 +170,7 @@ func (s *store) sweep(all []reservation, n note) []reservation {
 			continue
 		}
 		s.changed = true
-		if err := os.Remove(s.path(r.addr)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := file.Remove(s.path(r.addr)); err != nil {
 			s.log.Warn("a stale reservation cannot be removed", log.Stringer(log.KeyAddress, r.addr), log.Error(err))
 			kept = append(kept, r)
 			continue

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -123,9 +124,7 @@ func (s *store) indexRemove(owner string, addr netip.Addr) {
 	switch {
 	case err != nil:
 	case rest == "":
-		if err = os.Remove(s.ownerPath(owner)); errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
+		err = file.Remove(s.ownerPath(owner))
 	default:
 		err = os.WriteFile(s.ownerPath(owner), []byte(rest), 0o600)
 	}

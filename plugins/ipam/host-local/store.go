@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -94,7 +94,7 @@ func (s *store) acquire(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = filelock.Lock(ctx, f)
+	err = file.Lock(ctx, f)
 	if cause := ctx.Err(); err != nil && cause != nil {
 		return cnierr.Wrap(cnierr.CodeTryAgain, cause, "another process holds %s", f.Name())
 	}
@@ -220,7 +220,7 @@ func (s *store) release(owner string, addr netip.Addr) error {
 		return err
 	}
 	s.changed = true
-	if err := os.Remove(s.path(addr)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := file.Remove(s.path(addr)); err != nil {
 		return err
 	}
 	s.indexRemove(owner, addr)

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -48,7 +48,7 @@ func (n nftProgram) Run(ctx context.Context, stdin []byte, args ...string) ([]by
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "nft", args...)
 	if n.lock != "" {
-		turn, err := filelock.Acquire(ctx, n.lock)
+		turn, err := file.AcquireLock(ctx, n.lock)
 		if err != nil {
 			return nil, err
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/file"
 	fake "github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
@@ -123,7 +123,7 @@ func TestPrivilegedSpoofNFT(t *testing.T) {
 // A call waits for an nft that is at work no longer than it may, and says then that it can be tried again.
 func TestSpoofWaitsForItsTurn(t *testing.T) {
 	lock := filepath.Join(t.TempDir(), "run", "macspoofchk.lock")
-	held, err := filelock.Acquire(t.Context(), lock)
+	held, err := file.AcquireLock(t.Context(), lock)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestSpoofWaitsForItsTurn(t *testing.T) {
 	if err := held.Close(); err != nil {
 		t.Fatal(err)
 	}
-	again, err := filelock.Acquire(t.Context(), lock)
+	again, err := file.AcquireLock(t.Context(), lock)
 	if err != nil {
 		t.Fatal(err)
 	}

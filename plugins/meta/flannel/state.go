@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 // errUnusable is a saved configuration that says nothing any more.
@@ -40,11 +41,11 @@ func (p *plugin) pickFile(c *config, ref attachments.ID) (string, error) {
 }
 
 // anothers reports that the record of another attachment names the file.
-func (p *plugin) anothers(file string, ref attachments.ID) (bool, error) {
+func (p *plugin) anothers(path string, ref attachments.ID) (bool, error) {
 	records, err := p.Records.List("")
 	for _, r := range records {
 		var s section
-		if ok, err := r.Section(Name, &s); err == nil && ok && s.File == file && r.ID != ref {
+		if ok, err := r.Section(Name, &s); err == nil && ok && s.File == path && r.ID != ref {
 			return true, nil
 		}
 	}
@@ -60,61 +61,44 @@ func (p *plugin) savedFile(c *config, ref attachments.ID) string {
 			return s.File
 		}
 	}
-	file := filepath.Join(c.DataDir, ref.ContainerID)
-	if own := file + "-" + ref.IfName; savedNetwork(own) == c.Name {
-		file = own
+	path := filepath.Join(c.DataDir, ref.ContainerID)
+	if own := path + "-" + ref.IfName; savedNetwork(own) == c.Name {
+		path = own
 	}
-	if another, err := p.anothers(file, ref); another || err != nil {
+	if another, err := p.anothers(path, ref); another || err != nil {
 		return "" // this attachment was never made
 	}
-	return file
+	return path
 }
 
 // save writes a file that is whole or not there.
-func save(file string, content []byte) error {
-	dir := filepath.Dir(file)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+func save(path string, content []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, partial)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), file)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
+	return file.Write(path, content, file.Options{Temp: partial + "*", Sync: file.SyncContent})
 }
 
 // readSaved returns a saved configuration and the delegate it is for.
-func readSaved(file string) ([]byte, string, error) {
-	b, err := os.ReadFile(file)
+func readSaved(path string) ([]byte, string, error) {
+	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, "", err
 	}
 	// As ADD reads it: a key in other capitals is another one.
 	var conf object
 	if err := json.Unmarshal(b, &conf); err != nil {
-		return nil, "", fmt.Errorf("%s: %w", file, errUnusable)
+		return nil, "", fmt.Errorf("%s: %w", path, errUnusable)
 	}
 	kind, err := typeOf(conf, "type", "")
 	if err != nil || kind == "" {
-		return nil, "", fmt.Errorf("%s: %w", file, errUnusable)
+		return nil, "", fmt.Errorf("%s: %w", path, errUnusable)
 	}
 	return b, kind, nil
 }
 
-func removeFile(file string) error {
-	err := os.Remove(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return cnierr.Wrap(cnierr.CodeIO, err, "remove the delegate's saved configuration")
+func removeFile(path string) error {
+	return cnierr.Wrap(cnierr.CodeIO, file.Remove(path), "remove the delegate's saved configuration")
 }
 
 // gcRecords removes what the records of this network say and keep does not hold.
@@ -161,15 +145,15 @@ func (p *plugin) gcFiles(c *config, containers map[string]bool) error {
 	}
 	var errs []error
 	for _, e := range entries {
-		file := filepath.Join(c.DataDir, e.Name())
+		path := filepath.Join(c.DataDir, e.Name())
 		if abandoned(e) {
-			errs = append(errs, removeFile(file))
+			errs = append(errs, removeFile(path))
 			continue
 		}
-		if !e.Type().IsRegular() || containers[e.Name()] || recorded[file] || savedNetwork(file) != c.Name {
+		if !e.Type().IsRegular() || containers[e.Name()] || recorded[path] || savedNetwork(path) != c.Name {
 			continue
 		}
-		errs = append(errs, removeFile(file))
+		errs = append(errs, removeFile(path))
 	}
 	return errors.Join(errs...)
 }
@@ -185,8 +169,8 @@ func abandoned(e fs.DirEntry) bool {
 
 // savedNetwork is the network a saved configuration belongs to, "" when it does
 // not say.
-func savedNetwork(file string) string {
-	b, err := os.ReadFile(file)
+func savedNetwork(path string) string {
+	b, err := os.ReadFile(path)
 	var conf struct {
 		Name string `json:"name"`
 	}

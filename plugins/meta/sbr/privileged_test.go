@@ -20,7 +20,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
-	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
@@ -467,7 +467,7 @@ func TestPrivilegedTurns(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := podns.LockPath(e.runs, inode)
-	held, err := filelock.Acquire(t.Context(), path)
+	held, err := file.AcquireLock(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -73,8 +74,8 @@ func (b *backup) keep(old backup, count func(tuned bool) bool, link rtnl.Link, w
 	}
 }
 
-func readBackup(file string) (b backup, found bool, err error) {
-	raw, err := os.ReadFile(file)
+func readBackup(path string) (b backup, found bool, err error) {
+	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return b, false, nil
 	}
@@ -85,31 +86,18 @@ func readBackup(file string) (b backup, found bool, err error) {
 }
 
 // writeBackup writes the file whole or not at all.
-func writeBackup(file string, b backup) error {
+func writeBackup(path string, b backup) error {
 	raw, err := json.MarshalIndent(b, "", " ") // as upstream writes it
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	tmp := file + partial
-	err = os.WriteFile(tmp, raw, 0o600)
-	if err == nil {
-		err = os.Rename(tmp, file)
-	}
-	if err != nil {
-		return errors.Join(err, remove(tmp))
-	}
-	return nil
+	return file.Write(path, raw, file.Options{Temp: filepath.Base(path) + partial})
 }
 
 // removeBackup removes the file, and what a killed ADD was just writing.
-func removeBackup(file string) error { return errors.Join(remove(file), remove(file+partial)) }
-
-func remove(file string) error {
-	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+func removeBackup(path string) error {
+	return errors.Join(file.Remove(path), file.Remove(path+partial))
 }

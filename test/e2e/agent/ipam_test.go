@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sluice-cni/sluice/pkg/nodeid"
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
@@ -63,15 +64,11 @@ func TestPrivilegedAgentIPAM(t *testing.T) {
 	n.api.Kubectl("wait", "--for", "condition=established", "--timeout=60s", "crd", "--all")
 	n.configure("ipam: {serviceAccount: kube-system/sluice-ipam}")
 	n.addNode(self, 1, "10.244.1.0/24", "fd24:0:0:1::/64")
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		t.Fatal(err)
-	}
 	object, err := n.client.CoreV1().Nodes().Get(t.Context(), self, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	object.Status.NodeInfo.BootID = strings.TrimSpace(string(boot)) // as the kubelet writes it
+	object.Status.NodeInfo.BootID = nodeid.BootID() // as the kubelet writes it
 	if _, err := n.client.CoreV1().Nodes().UpdateStatus(t.Context(), object, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}

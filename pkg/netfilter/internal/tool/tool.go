@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 )
@@ -136,7 +136,7 @@ type lockKey struct{}
 func (e Env) Lock(ctx context.Context) (held context.Context, unlock func(), err error) {
 	waiting, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
-	f, err := filelock.Acquire(waiting, filepath.Join(e.RunDir, lockName))
+	f, err := file.AcquireLock(waiting, filepath.Join(e.RunDir, lockName))
 	if err != nil && waiting.Err() != nil {
 		err = fmt.Errorf("%w: another plugin is at work: %w", netfilter.ErrBusy, err)
 	}

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 // version is that of the file. A build refuses a file of a version that it does not know: it could take an address for unused.
@@ -76,7 +76,7 @@ func open(ctx context.Context, dir, place, poolName string) (*File, error) {
 	}
 	f := &File{path: Path(dir, place, poolName), written: map[string][]byte{}}
 	var err error
-	if f.lock, err = filelock.Acquire(ctx, strings.TrimSuffix(f.path, suffix)+".lock"); err != nil {
+	if f.lock, err = file.AcquireLock(ctx, strings.TrimSuffix(f.path, suffix)+".lock"); err != nil {
 		return nil, err
 	}
 	if err := f.read(); err != nil {
@@ -145,26 +145,11 @@ func (f *File) writePool(durable bool) error {
 	if err != nil {
 		return err
 	}
-	temp := f.path + ".new"
-	out, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
+	var o file.Options
+	if durable {
+		o.Sync = file.SyncName
 	}
-	_, err = out.Write(append(text, '\n'))
-	if durable && err == nil {
-		err = out.Sync()
-	}
-	if err = errors.Join(err, out.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(temp, f.path); err != nil || !durable {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(f.path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return file.Write(f.path, append(text, '\n'), o)
 }
 
 // Close releases the lock.

@@ -8,6 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/sluice-cni/sluice/pkg/file"
+	"github.com/sluice-cni/sluice/pkg/nodeid"
 )
 
 // Node identifies the running system. Machine and Boot are hashes: entries of a pool are readable for many.
@@ -18,22 +21,18 @@ type Node struct {
 	Boot    string
 }
 
-const (
-	machineIDPath = "/etc/machine-id"
-	bootIDPath    = "/proc/sys/kernel/random/boot_id"
-	// A virtual machine that was cloned with its machine-id has another one here.
-	productPath = "/sys/class/dmi/id/product_uuid"
-)
+// A virtual machine that was cloned with its machine-id has another one here.
+const productPath = "/sys/class/dmi/id/product_uuid"
 
 // ThisNode reads the identity of the running system. confPath is configuration_path: whereabouts' installer leaves the
 // node's name there. dataDir has the node's files: with two of them a machine counts as two, because neither knows what
 // the other has.
 func ThisNode(confPath, dataDir string) Node {
-	n := Node{Name: nodeName(confPath), BootID: line(bootIDPath)}
+	n := Node{Name: nodeName(confPath), BootID: nodeid.BootID()}
 	n.Boot = HashBoot(n.BootID)
 	n.Machine = n.Boot // without an id nothing is known of earlier boots
-	if id := line(machineIDPath); id != "" && id != "uninitialized" {
-		n.Machine = hash("machine " + id + line(productPath) + filepath.Clean(dataDir))
+	if id := nodeid.MachineID(); id != "" {
+		n.Machine = hash("machine " + id + file.ReadLine(productPath) + filepath.Clean(dataDir))
 	}
 	return n
 }
@@ -47,23 +46,15 @@ func nodeName(confPath string) string {
 		if info, err := os.Stat(confPath); err == nil && !info.IsDir() {
 			confPath = filepath.Dir(confPath)
 		}
-		if name := line(filepath.Join(confPath, "nodename")); name != "" {
+		if name := file.ReadLine(filepath.Join(confPath, "nodename")); name != "" {
 			return name
 		}
 	}
-	if name := line("/etc/hostname"); name != "" {
+	if name := file.ReadLine("/etc/hostname"); name != "" {
 		return name
 	}
 	name, _ := os.Hostname()
 	return name
-}
-
-func line(path string) string {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(text))
 }
 
 func hash(s string) string { return longHash(s)[:8] }

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 // Who has which address is not in the file of the pool but beside it, in a file for each attachment. So an ADD reads and
@@ -120,15 +122,12 @@ func (f *File) writeUses(want map[string][]byte) error {
 		if bytes.Equal(f.written[name], text) {
 			continue
 		}
-		temp := filepath.Join(f.usesDir(), newUse)
-		err := os.WriteFile(temp, text, 0o600)
+		path := filepath.Join(f.usesDir(), name)
+		err := file.Write(path, text, file.Options{Temp: newUse})
 		if errors.Is(err, fs.ErrNotExist) {
 			if err = os.MkdirAll(f.usesDir(), 0o700); err == nil {
-				err = os.WriteFile(temp, text, 0o600)
+				err = file.Write(path, text, file.Options{Temp: newUse})
 			}
-		}
-		if err == nil {
-			err = os.Rename(temp, filepath.Join(f.usesDir(), name))
 		}
 		if err != nil {
 			return err
@@ -145,7 +144,7 @@ func (f *File) removeUses(want map[string][]byte, released bool) error {
 		if _, ok := want[name]; ok || f.stillClaimed(text) != released {
 			continue
 		}
-		if err := os.Remove(filepath.Join(f.usesDir(), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := file.Remove(filepath.Join(f.usesDir(), name)); err != nil {
 			return err
 		}
 		delete(f.written, name)

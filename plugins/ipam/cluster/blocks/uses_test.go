@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// file opens the pool of a test, for all attachments or for one.
-func file(t testing.TB, dir, containerID string) *File {
+// openFile opens the pool of a test, for all attachments or for one.
+func openFile(t testing.TB, dir, containerID string) *File {
 	t.Helper()
 	open := func() (*File, error) { return OpenFor(t.Context(), dir, "kubernetes", "p", containerID, "eth0") }
 	if containerID == "" {
@@ -33,7 +33,7 @@ func file(t testing.TB, dir, containerID string) *File {
 func claimed(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
-	f := file(t, dir, "")
+	f := openFile(t, dir, "")
 	f.Node, f.Machine, f.Boot = "n", "m", "boot"
 	f.Claims = []Claim{{ID: "x", Runs: [][2]uint64{{0, 9}}}}
 	for i, id := range []string{"a", "b", "c"} {
@@ -50,7 +50,7 @@ func claimed(t testing.TB) string {
 func TestOneAttachment(t *testing.T) {
 	t.Parallel()
 	dir := claimed(t)
-	f := file(t, dir, "d")
+	f := openFile(t, dir, "d")
 	if len(f.Used) != 0 || !slices.Equal(f.Unused(), []uint64{3, 4, 5, 6, 7, 8, 9}) {
 		t.Fatalf("used %v, unused %v", f.Used, f.Unused())
 	}
@@ -59,11 +59,11 @@ func TestOneAttachment(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Close()
-	if f = file(t, dir, "d"); !slices.Equal(f.Of("d", "eth0"), []uint64{5}) || f.Used[5].Range != 1 {
+	if f = openFile(t, dir, "d"); !slices.Equal(f.Of("d", "eth0"), []uint64{5}) || f.Used[5].Range != 1 {
 		t.Errorf("d has %v", f.Used)
 	}
 	f.Close()
-	f = file(t, dir, "b")
+	f = openFile(t, dir, "b")
 	if !f.Release("b", "eth0") || f.Release("b", "eth0") {
 		t.Error("Release")
 	}
@@ -71,7 +71,7 @@ func TestOneAttachment(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Close()
-	all := file(t, dir, "")
+	all := openFile(t, dir, "")
 	if diff := cmp.Diff([]uint64{1, 3, 4, 6, 7, 8, 9}, all.Unused()); diff != "" {
 		t.Error(diff)
 	}
@@ -97,7 +97,7 @@ func TestKilledSave(t *testing.T) {
 		for steps := range 5 {
 			t.Run(fmt.Sprint(name, " killed behind ", steps), func(t *testing.T) {
 				dir := claimed(t)
-				f := file(t, dir, c.id)
+				f := openFile(t, dir, c.id)
 				c.do(f)
 				want, err := f.wantedUses()
 				if err != nil {
@@ -120,7 +120,7 @@ func TestKilledSave(t *testing.T) {
 				}
 				free := one.Unused()
 				one.Close()
-				all := file(t, dir, "")
+				all := openFile(t, dir, "")
 				for _, off := range free {
 					if u, used := all.Used[off]; used || !slices.Contains(c.free, off) {
 						t.Errorf("offset %d is free, and %+v has it", off, u)
@@ -147,13 +147,13 @@ func TestKilledSave(t *testing.T) {
 func TestUsesOfEarlierBoot(t *testing.T) {
 	t.Parallel()
 	dir := claimed(t)
-	f := file(t, dir, "")
+	f := openFile(t, dir, "")
 	f.Boot, f.Used = "later", map[uint64]Use{}
 	if err := f.writePool(false); err != nil { // and killed
 		t.Fatal(err)
 	}
 	f.Close()
-	f = file(t, dir, "")
+	f = openFile(t, dir, "")
 	if len(f.Used) != 0 || len(f.Unused()) != 10 {
 		t.Errorf("%v", f.Used)
 	}
@@ -196,7 +196,7 @@ func TestSizeOfAdd(t *testing.T) {
 	t.Parallel()
 	size := func(attachments int) int64 {
 		dir := t.TempDir()
-		f := file(t, dir, "")
+		f := openFile(t, dir, "")
 		f.Claims = []Claim{{ID: "x", Runs: [][2]uint64{{0, uint64(attachments) + 31}}}}
 		for i := range attachments {
 			f.Used[uint64(i)] = Use{ContainerID: fmt.Sprint("c", i), IfName: "eth0", Network: "net", PodRef: "ns/pod", PodUID: "uid"}
@@ -209,7 +209,7 @@ func TestSizeOfAdd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		one := file(t, dir, "new")
+		one := openFile(t, dir, "new")
 		defer one.Close()
 		if len(one.written) > 0 || len(one.Used) > 0 {
 			t.Errorf("%d uses were read", len(one.Used))
@@ -225,7 +225,7 @@ func BenchmarkAddDel(b *testing.B) {
 	for _, attachments := range []int{100, 700} {
 		b.Run(fmt.Sprint(attachments), func(b *testing.B) {
 			dir := b.TempDir()
-			f := file(b, dir, "")
+			f := openFile(b, dir, "")
 			for i := range uint64(attachments+32) / 32 { // as blocks
 				f.Claims = append(f.Claims, Claim{ID: fmt.Sprintf("sluice/node/01234567.01234567.%012x", i), Runs: [][2]uint64{{i * 32, i*32 + 31}}})
 			}

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
@@ -107,7 +107,7 @@ func (c *Claimer) lock(ctx context.Context, q *Request) (unlock func(), err erro
 	if c.wait != nil {
 		return c.wait(), nil
 	}
-	f, err := filelock.Acquire(ctx, filepath.Join(c.Dir, c.Store.Place(), q.Pool+".claim"))
+	f, err := file.AcquireLock(ctx, filepath.Join(c.Dir, c.Store.Place(), q.Pool+".claim"))
 	if err != nil {
 		return nil, fmt.Errorf("another call of this node waits for pool %s: %w: %w", q.Pool, ErrUnavailable, err)
 	}

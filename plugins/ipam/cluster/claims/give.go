@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
@@ -157,18 +157,8 @@ const (
 )
 
 // workAlone takes the lock of one kind of background work, which the caller closes. It returns nil if another process does that work.
-func (c *Claimer) workAlone(ctx context.Context, q *Request, work string) *os.File {
-	return tryLock(ctx, c.workPath(q, work))
-}
-
-func tryLock(ctx context.Context, path string) *os.File {
-	now, cancel := context.WithCancel(ctx)
-	cancel()
-	lock, err := filelock.Acquire(now, path)
-	if err != nil {
-		return nil
-	}
-	return lock
+func (c *Claimer) workAlone(q *Request, work string) *os.File {
+	return file.TryLock(c.workPath(q, work))
 }
 
 // Upkeep does what no call waits for: it claims ahead of need, gives back what is too much, and carries out releases
@@ -225,7 +215,7 @@ func (c *Claimer) restFirst(ctx context.Context, q *Request) error {
 
 // forUpkeep takes the lock of upkeep, or returns nil if another process does all there is to do.
 func (c *Claimer) forUpkeep(ctx context.Context, q *Request) (*os.File, error) {
-	if only := c.workAlone(ctx, q, "upkeep"); only != nil {
+	if only := c.workAlone(q, "upkeep"); only != nil {
 		return only, nil
 	}
 	f, err := c.open(ctx, q)
@@ -237,7 +227,7 @@ func (c *Claimer) forUpkeep(ctx context.Context, q *Request) (*os.File, error) {
 	if !idle {
 		return nil, nil // nothing to do is an answer
 	}
-	return filelock.Acquire(ctx, c.workPath(q, "upkeep"))
+	return file.AcquireLock(ctx, c.workPath(q, "upkeep"))
 }
 
 func (c *Claimer) workPath(q *Request, work string) string {

@@ -20,7 +20,7 @@ const (
 // Keep stays while the node has unused addresses of a pool, and gives them back once they are scarce: a node without an ADD would
 // not notice otherwise. It also carries out what the store could not be told. One caller of a node does it; another returns at once.
 func (c *Claimer) Keep(ctx context.Context, q *Request) error {
-	only := c.workAlone(ctx, q, "keep")
+	only := c.workAlone(q, "keep")
 	if only == nil {
 		return nil
 	}

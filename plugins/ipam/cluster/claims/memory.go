@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
@@ -70,10 +71,7 @@ func (c *Claimer) keepMind(name string, m *memory) {
 	text, err := json.Marshal(m)
 	path := c.memoryPath(name)
 	if err == nil {
-		err = os.WriteFile(path+".new", text, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
+		err = file.Write(path, text, file.Options{})
 	}
 	if err != nil {
 		_ = os.Remove(path)

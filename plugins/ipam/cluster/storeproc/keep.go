@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/claims"
 )
@@ -33,7 +33,7 @@ func keepFile(j *Job) string { return j.Config.Backend + "." + j.Request.Pool + 
 // Kept reports whether a process stays for a pool.
 func Kept(ctx context.Context, j *Job) bool {
 	dir := filepath.Join(j.Config.DataDir, keepDir)
-	lock, err := filelock.Acquire(ctx, filepath.Join(dir, keepLock))
+	lock, err := file.AcquireLock(ctx, filepath.Join(dir, keepLock))
 	if err != nil {
 		return false
 	}
@@ -41,23 +41,12 @@ func Kept(ctx context.Context, j *Job) bool {
 	if _, err := os.Stat(filepath.Join(dir, keepFile(j))); err != nil {
 		return false
 	}
-	keeper := tryLock(ctx, filepath.Join(dir, keeperLock))
+	keeper := file.TryLock(filepath.Join(dir, keeperLock))
 	if keeper == nil {
 		return true
 	}
 	_ = keeper.Close()
 	return false
-}
-
-// tryLock takes a lock, or returns nil if another has it.
-func tryLock(ctx context.Context, path string) *os.File {
-	now, cancel := context.WithCancel(ctx)
-	cancel()
-	lock, err := filelock.Acquire(now, path)
-	if err != nil {
-		return nil
-	}
-	return lock
 }
 
 // Claimer opens the store of a job. The caller calls end behind its last use.
@@ -112,26 +101,23 @@ func (k *keeper) begin(ctx context.Context, j *Job) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	lock, err := filelock.Acquire(ctx, filepath.Join(k.dir, keepLock))
+	lock, err := file.AcquireLock(ctx, filepath.Join(k.dir, keepLock))
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Close()
 	path := filepath.Join(k.dir, keepFile(j))
 	if had, err := os.ReadFile(path); err != nil || !bytes.Equal(had, text) {
-		if err := os.WriteFile(path+".new", text, 0o600); err != nil {
-			return nil, err
-		}
-		if err := os.Rename(path+".new", path); err != nil {
+		if err := file.Write(path, text, file.Options{}); err != nil {
 			return nil, err
 		}
 	}
-	return tryLock(ctx, filepath.Join(k.dir, keeperLock)), nil
+	return file.TryLock(filepath.Join(k.dir, keeperLock)), nil
 }
 
 // scan begins to stay for pools that are new or have another configuration. It reports true, and gives the lock up, if there is none.
 func (k *keeper) scan(ctx context.Context, only io.Closer) (bool, error) {
-	lock, err := filelock.Acquire(ctx, filepath.Join(k.dir, keepLock))
+	lock, err := file.AcquireLock(ctx, filepath.Join(k.dir, keepLock))
 	if err != nil {
 		return false, err
 	}
@@ -215,7 +201,7 @@ func (k *keeper) stay(ctx context.Context, name string, text []byte) error {
 
 // drop removes the file of a pool that needs nobody, and reports whether it does not. Kept sees either the file or what the pool needs.
 func (k *keeper) drop(ctx context.Context, c *claims.Claimer, j *Job, name string) (bool, error) {
-	lock, err := filelock.Acquire(ctx, filepath.Join(k.dir, keepLock))
+	lock, err := file.AcquireLock(ctx, filepath.Join(k.dir, keepLock))
 	if err != nil {
 		return false, err
 	}

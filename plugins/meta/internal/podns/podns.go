@@ -15,8 +15,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
-	"github.com/sluice-cni/sluice/pkg/diskfull"
-	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -71,7 +70,7 @@ func (p *Pod) Lock(ctx context.Context, records *attachments.Dir) error {
 	if err := os.MkdirAll(records.Path(), 0o700); err != nil && !errors.Is(err, unix.EROFS) {
 		return cnierr.Wrap(cnierr.CodeState, err, "lock CNI_NETNS %q", p.NS.Path())
 	}
-	f, err := filelock.Acquire(ctx, LockPath(records, p.NS.Inode()))
+	f, err := file.AcquireLock(ctx, LockPath(records, p.NS.Inode()))
 	if cause := ctx.Err(); err != nil && cause != nil {
 		return cnierr.Wrap(cnierr.CodeTryAgain, cause, "another call of sbr or vrf works in CNI_NETNS %q", p.NS.Path())
 	}
@@ -93,7 +92,7 @@ func LockPath(records *attachments.Dir, inode uint64) string {
 // the same pod finds taken.
 func (p *Pod) LockForDel(ctx context.Context, l *log.Logger, records *attachments.Dir) error {
 	err := p.Lock(ctx, records)
-	if diskfull.Is(err) {
+	if file.IsFull(err) {
 		l.Warn("no lock for the pod's network namespace", log.Error(err))
 		return nil
 	}

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package filelock takes exclusive locks on files, flock(2), and gives up when a context ends.
-//
-// Everything that changes shared state of the node uses it: the loader, the attachment records, host-local,
-// netfilter tables and sluice install. It reads and writes no content, and imports no other package of Sluice.
-package filelock
+package file
 
 import (
 	"context"
@@ -18,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Acquire opens the lock file at path and locks it as Lock does. It creates the file, and its directory, if missing.
+// AcquireLock opens the lock file at path and locks it as Lock does. It creates the file, and its directory, if missing.
 //
 // On a file system that is read-only, a file that is there is locked as it is. Where it is missing, no process can make it, and what it
-// would protect on that file system cannot change: Acquire then returns a file without name, content and lock.
-func Acquire(ctx context.Context, path string) (*os.File, error) {
+// would protect on that file system cannot change: AcquireLock then returns a file without name, content and lock.
+func AcquireLock(ctx context.Context, path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); errors.Is(err, unix.EROFS) {
 		return nameless()
 	} else if err != nil {
@@ -50,6 +46,17 @@ func Acquire(ctx context.Context, path string) (*os.File, error) {
 	}
 }
 
+// TryLock is AcquireLock for callers that do not wait. It returns nil if another process has the lock, or it cannot be had.
+func TryLock(path string) *os.File {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	f, err := AcquireLock(ctx, path)
+	if err != nil {
+		return nil
+	}
+	return f
+}
+
 // nameless returns a file that no other process can open. It has no name, so that a holder who removes its lock file removes nothing.
 func nameless() (*os.File, error) {
 	fd, err := unix.MemfdCreate("sluice-lock", unix.MFD_CLOEXEC)
@@ -66,7 +73,7 @@ func isAt(f *os.File, path string) bool {
 }
 
 // Lock takes the exclusive flock(2) of f. Closing f releases it, and so does the end of the process. If ctx ends first,
-// Lock returns its error and names the holder. A holder that stays stopped is an error (ErrStopped) sooner. On an error f is closed,
+// Lock returns its error and names the holder. A holder that stays stopped is an error (ErrHolderStopped) sooner. On an error f is closed,
 // at once or as soon as the kernel grants the lock, so that the lock does not stay.
 func Lock(ctx context.Context, f *os.File) error {
 	fd := int(f.Fd())
@@ -122,7 +129,7 @@ func wait(ctx context.Context, f *os.File, granted chan error) error {
 			case stopped.IsZero():
 				stopped = time.Now()
 			case time.Since(stopped) > patience:
-				return fmt.Errorf("%w: %s. Let it go on, or kill it", ErrStopped, h)
+				return fmt.Errorf("%w: %s. Let it go on, or kill it", ErrHolderStopped, h)
 			}
 		}
 	}

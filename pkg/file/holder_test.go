@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package filelock
+package file
 
 import (
 	"bufio"
@@ -51,7 +51,7 @@ func TestStoppedHolder(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*(patience+lookTime))
 	defer cancel()
-	if err := Lock(ctx, openLock(t, path)); !errors.Is(err, ErrStopped) || !strings.Contains(err.Error(), who) {
+	if err := Lock(ctx, openLock(t, path)); !errors.Is(err, ErrHolderStopped) || !strings.Contains(err.Error(), who) {
 		t.Errorf("a stopped process: %v", err)
 	}
 	got := make(chan error, 1)

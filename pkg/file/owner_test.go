@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package dirowner
+package file
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func TestCheck(t *testing.T) {
+func TestCheckOwner(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	dir := func(name string, mode os.FileMode) string {
@@ -37,19 +37,19 @@ func TestCheck(t *testing.T) {
 		{file, false, true},
 	}
 	for _, tt := range tests {
-		for name, check := range map[string]func(string) error{"Check": Check, "CheckParent": CheckParent} {
+		for name, check := range map[string]func(string) error{"CheckOwner": CheckOwner, "CheckParentOwner": CheckParentOwner} {
 			want := tt.own
-			if name == "CheckParent" {
+			if name == "CheckParentOwner" {
 				want = tt.parent
 			}
 			err := check(tt.path)
-			var foreign *ForeignError
+			var foreign *OwnerError
 			if want != (err == nil) || err != nil && !errors.As(err, &foreign) {
 				t.Errorf("%s of %s: %v", name, filepath.Base(tt.path), err)
 			}
 		}
 	}
-	if err := Check(filepath.Join(root, "missing")); !errors.Is(err, fs.ErrNotExist) {
+	if err := CheckOwner(filepath.Join(root, "missing")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing: %v", err)
 	}
 }
@@ -61,8 +61,8 @@ func TestPrivilegedOtherOwner(t *testing.T) {
 	if err := errors.Join(os.Chmod(dir, 0o700), os.Chown(dir, 1000, 1000)); err != nil {
 		t.Fatal(err)
 	}
-	var foreign *ForeignError
-	for _, check := range []func(string) error{Check, CheckParent} {
+	var foreign *OwnerError
+	for _, check := range []func(string) error{CheckOwner, CheckParentOwner} {
 		if err := check(dir); !errors.As(err, &foreign) || foreign.Owned {
 			t.Errorf("got %v", err)
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package filelock_test
+package file_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/pkg/filelock"
+	"github.com/sluice-cni/sluice/pkg/file"
 )
 
 // On a read-only file system a file that is there is a lock. One that is missing is none, and who removes it removes nothing.
@@ -32,16 +32,16 @@ func TestPrivilegedReadOnly(t *testing.T) {
 	there := filepath.Join(dir, "there")
 	do(os.WriteFile(there, nil, 0o600))
 	do(unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-	f, err := filelock.Acquire(t.Context(), there)
+	f, err := file.AcquireLock(t.Context(), there)
 	do(err)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := filelock.Acquire(ctx, there); err == nil {
+	if _, err := file.AcquireLock(ctx, there); err == nil {
 		t.Error("two hold the lock")
 	}
 	do(f.Close())
 	for _, missing := range []string{"missing", "none/missing"} {
-		f, err := filelock.Acquire(t.Context(), filepath.Join(dir, missing))
+		f, err := file.AcquireLock(t.Context(), filepath.Join(dir, missing))
 		do(err)
 		if f.Name() != "" {
 			t.Errorf("a lock that is missing has the name %q", f.Name())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package filelock
+package file
 
 import (
 	"errors"
@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrStopped says that the process with the lock is stopped, as by SIGSTOP or a debugger. It gives the lock back when it goes on or ends.
-var ErrStopped = errors.New("the process that has the lock is stopped")
+// ErrHolderStopped says that the process with the lock is stopped, as by SIGSTOP or a debugger. It gives the lock back when it goes on or ends.
+var ErrHolderStopped = errors.New("the process that has the lock is stopped")
 
 const (
 	// lookTime is how often a process that waits looks at the one that has the lock, and patience for how long that may be stopped.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package diskfull
+package file
 
 import (
 	"errors"
@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestIs(t *testing.T) {
+func TestIsFull(t *testing.T) {
 	t.Parallel()
 	for err, want := range map[error]bool{nil: false, unix.ENOSPC: true, unix.EDQUOT: true, unix.EIO: false, fmt.Errorf("write: %w", unix.ENOSPC): true} {
-		if Is(err) != want {
+		if IsFull(err) != want {
 			t.Errorf("%v: %t", err, !want)
 		}
 	}
@@ -37,7 +37,7 @@ func TestOverwrite(t *testing.T) {
 	}{{"abcde", "abcde", false}, {"xy", "xy   ", false}, {"123456", "xy   ", true}} {
 		err := Overwrite(path, []byte(tt.content))
 		got, readErr := os.ReadFile(path)
-		if Is(err) != tt.full || readErr != nil || string(got) != tt.want {
+		if IsFull(err) != tt.full || readErr != nil || string(got) != tt.want {
 			t.Errorf("%q: %v, then %q, %v", tt.content, err, got, readErr)
 		}
 	}

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package diskfull recognises a full file system, and writes to one. The attachment records and the loader use it, so
-// that a DEL can note what it removed when the disk is full. It imports no other package of Sluice.
-package diskfull
+package file
 
 import (
 	"bytes"
@@ -14,10 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Is reports whether a write failed because the file system, or the user's quota, is full.
-func Is(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+// IsFull reports whether a write failed because the file system, or the user's quota, is full.
+func IsFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 // Overwrite replaces the content of an existing file with one write and without truncation, which needs no free block.
+// A DEL notes by it what it has removed when the disk is full.
 // Spaces fill what is left of the old content. Content that is longer than the file is an error, ENOSPC.
 func Overwrite(path string, content []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)

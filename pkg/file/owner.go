@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dirowner says whether a directory is the process's own: no other user can have made it, or change what is in it.
-//
-// The loader asks for the pin tree and for the run directory, attachments for its records. The package changes nothing, and imports no
-// other package of Sluice.
-package dirowner
+package file
 
 import (
 	"fmt"
@@ -12,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ForeignError says that another user made a directory, or can change what is in it.
-type ForeignError struct {
+// OwnerError says that another user made a directory, or can change what is in it.
+type OwnerError struct {
 	Path string
 	Why  string
 	Do   string
@@ -22,26 +18,26 @@ type ForeignError struct {
 }
 
 // Error names the path, what is wrong and what to do.
-func (e *ForeignError) Error() string { return e.Path + ": " + e.Why + "; " + e.Do }
+func (e *OwnerError) Error() string { return e.Path + ": " + e.Why + "; " + e.Do }
 
 const othersWrite = unix.S_IWGRP | unix.S_IWOTH
 
-// Check returns a *ForeignError unless path is a directory, no symbolic link, that belongs to root or to the process's user, and that
+// CheckOwner returns a *OwnerError unless path is a directory, no symbolic link, that belongs to root or to the process's user, and that
 // neither its group nor others may write to. It does not look at the parents. The error of a missing one is unix.ENOENT.
-func Check(path string) error {
+func CheckOwner(path string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
 		return err
 	}
 	switch {
 	case st.Mode&unix.S_IFMT == unix.S_IFLNK:
-		return &ForeignError{Path: path, Why: "is a symbolic link", Do: "remove it: no other user may choose where Sluice writes"}
+		return &OwnerError{Path: path, Why: "is a symbolic link", Do: "remove it: no other user may choose where Sluice writes"}
 	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		return &ForeignError{Path: path, Why: "is not a directory", Do: "remove it"}
+		return &OwnerError{Path: path, Why: "is not a directory", Do: "remove it"}
 	case !ours(st.Uid):
-		return &ForeignError{Path: path, Why: fmt.Sprintf("belongs to user %d, not to root", st.Uid), Do: "look who made it, then remove it with what is in it"}
+		return &OwnerError{Path: path, Why: fmt.Sprintf("belongs to user %d, not to root", st.Uid), Do: "look who made it, then remove it with what is in it"}
 	case st.Mode&othersWrite != 0:
-		return &ForeignError{
+		return &OwnerError{
 			Path: path, Why: fmt.Sprintf("has mode %04o: other users can change what is in it", st.Mode&0o7777),
 			Do: "run \"chmod go-w " + path + "\" if all in it belongs to root, else remove it", Owned: true,
 		}
@@ -49,18 +45,18 @@ func Check(path string) error {
 	return nil
 }
 
-// CheckParent is Check for the directory that others may share: a mount point, a path that may have symbolic links. Others may
+// CheckParentOwner is CheckOwner for the directory that others may share: a mount point, a path that may have symbolic links. Others may
 // write to it if it is sticky, for then they cannot rename or remove what is not theirs.
-func CheckParent(path string) error {
+func CheckParentOwner(path string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		return err
 	}
 	switch {
 	case !ours(st.Uid):
-		return &ForeignError{Path: path, Why: fmt.Sprintf("belongs to user %d, not to root", st.Uid), Do: "run \"chown root " + path + "\""}
+		return &OwnerError{Path: path, Why: fmt.Sprintf("belongs to user %d, not to root", st.Uid), Do: "run \"chown root " + path + "\""}
 	case st.Mode&othersWrite != 0 && st.Mode&unix.S_ISVTX == 0:
-		return &ForeignError{
+		return &OwnerError{
 			Path: path, Why: fmt.Sprintf("has mode %04o: other users can replace what is in it", st.Mode&0o7777),
 			Do: "run \"chmod 0700 " + path + "\"", Owned: true,
 		}
