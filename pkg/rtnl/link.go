@@ -290,37 +290,8 @@ func (l *Link) parseInfo(info []byte) error {
 	if err != nil {
 		return err
 	}
-	if l.Kind == "bridge" {
-		if err := walk(data, func(kind uint16, v []byte) {
-			if kind == unix.IFLA_BR_VLAN_FILTERING {
-				l.VLANFiltering = u8(v) != 0
-			}
-		}); err != nil {
-			return err
-		}
-	}
-	if l.Kind == "vrf" {
-		if err := walk(data, func(kind uint16, v []byte) {
-			if kind == vrfTable {
-				l.VRFTable = u32(v)
-			}
-		}); err != nil {
-			return err
-		}
-	}
-	if l.Kind == "vxlan" {
-		if err := walk(data, func(kind uint16, v []byte) {
-			if kind == vxlanPort && len(v) >= 2 {
-				l.TunnelPort = binary.BigEndian.Uint16(v)
-			}
-		}); err != nil {
-			return err
-		}
-	}
-	if l.Kind == "tun" {
-		if l.Tun, err = parseTun(data); err != nil {
-			return err
-		}
+	if err := l.parseKind(data); err != nil {
+		return err
 	}
 	if err := l.parseSub(data); err != nil {
 		return err
@@ -337,6 +308,33 @@ func (l *Link) parseInfo(info []byte) error {
 			l.Port.Isolated = u8(v) != 0
 		}
 	})
+}
+
+// parseKind reads what a device of the link's kind says of itself.
+func (l *Link) parseKind(data []byte) (err error) {
+	switch l.Kind {
+	case "bridge":
+		err = walk(data, func(kind uint16, v []byte) {
+			if kind == unix.IFLA_BR_VLAN_FILTERING {
+				l.VLANFiltering = u8(v) != 0
+			}
+		})
+	case "vrf":
+		err = walk(data, func(kind uint16, v []byte) {
+			if kind == vrfTable {
+				l.VRFTable = u32(v)
+			}
+		})
+	case "vxlan":
+		err = walk(data, func(kind uint16, v []byte) {
+			if kind == vxlanPort && len(v) >= 2 {
+				l.TunnelPort = binary.BigEndian.Uint16(v)
+			}
+		})
+	case "tun":
+		l.Tun, err = parseTun(data)
+	}
+	return err
 }
 
 // Attributes inside IFLA_XDP, <linux/if_link.h>.
