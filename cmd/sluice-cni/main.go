@@ -8,15 +8,11 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"github.com/sluice-cni/sluice/pkg/install"
 )
 
 func main() {
-	// A verb does one thing after the other. With more processors, the runtime wakes threads at every message from the kernel that
-	// look for work in vain: a tenth to a sixth of an ADD's CPU time. A system call that blocks still lets others run.
-	runtime.GOMAXPROCS(1)
 	ensurePath()
 	started := os.Args
 	os.Args = install.PluginArgs(os.Args)

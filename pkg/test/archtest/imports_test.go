@@ -26,7 +26,8 @@ var leaves = []string{
 var ground = []string{"pkg/file", "pkg/ipproto", "pkg/nodeid"}
 
 var rooms = []room{
-	{"cmd/sluice-cni", []string{"plugins/", "loader", "pkg/"}, "the multi-call binary wires everything"},
+	{"cmd/internal/fastversion", nil, "initialised before everything else"},
+	{"cmd/sluice-cni", []string{"cmd/internal/", "plugins/", "loader", "pkg/"}, "the multi-call binary wires everything"},
 	{"cmd/sluice-helper", []string{"loader/", "pkg/"}, "what takes libraries that no plugin should start with"},
 	{"cmd/sluice-dhcp", []string{"plugins/ipam/dhcp", "pkg/"}, "one plugin and its daemon"},
 	{"cmd/sluice-agent", []string{"pkg/agent", "pkg/log", "pkg/version"}, "the node agent; it runs no plugin's code and no loader"},
