@@ -92,11 +92,6 @@ func Uint32(key string, v uint32) Field {
 	return Field{Key: key, Type: zapcore.Uint32Type, Integer: int64(v)}
 }
 
-// Uint64 is a field with a number.
-func Uint64(key string, v uint64) Field {
-	return Field{Key: key, Type: zapcore.Uint64Type, Integer: int64(v)}
-}
-
 // Duration is a field with a time span.
 func Duration(key string, v time.Duration) Field {
 	return Field{Key: key, Type: zapcore.DurationType, Integer: int64(v)}
