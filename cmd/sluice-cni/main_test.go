@@ -153,11 +153,11 @@ func TestOtherProgram(t *testing.T) {
 
 // TestStart holds the two promises of the multi-call binary: VERSION is
 // answered within 1.5 times the start of a Go program that does nothing, and
-// all plugins together are smaller than 15 MB. Rounds alternate, and a round
+// all plugins together are smaller than 9 MB. Rounds alternate, and a round
 // that a busy machine spoils is repeated.
 func TestStart(t *testing.T) {
 	ours, none := build(t, "."), empty(t)
-	if fi, err := os.Stat(ours); err != nil || fi.Size() > 15e6 {
+	if fi, err := os.Stat(ours); err != nil || fi.Size() > 9e6 {
 		t.Errorf("the binary has %d bytes: %v", fi.Size(), err)
 	}
 	const rounds, limit = 200, 1.5
