@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -16,12 +17,36 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
-// programs builds the programs that implement the plugins.
-func programs(t *testing.T) (dir string) {
+// shipped are the programs as they are shipped, once they were needed. TestMain removes them.
+var shipped *testbin.Set
+
+var buildShipped = sync.OnceValue(func() (err error) {
+	shipped, err = testbin.Build()
+	return err
+})
+
+// bridgeProgram returns the path of the multi-call program under a plugin's name.
+func bridgeProgram(t testing.TB) string {
 	t.Helper()
+	if err := buildShipped(); err != nil {
+		t.Fatal(err)
+	}
+	return shipped.Path("bridge")
+}
+
+// programs returns a directory with copies of the programs that implement the plugins.
+func programs(t testing.TB) (dir string) {
+	t.Helper()
+	if err := buildShipped(); err != nil {
+		t.Fatal(err)
+	}
 	dir = t.TempDir()
 	for _, p := range install.Programs() {
-		if err := os.Rename(build(t, "../"+p.Name), filepath.Join(dir, p.Name)); err != nil {
+		content, err := os.ReadFile(shipped.Path(p.Name))
+		if err == nil {
+			err = testbin.WriteScript(filepath.Join(dir, p.Name), string(content))
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -24,7 +24,11 @@ func TestMain(m *testing.M) {
 	if os.Getenv("TEST_SLUICE_CNI") != "" {
 		main()
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if shipped != nil && shipped.Close() != nil {
+		code = 1
+	}
+	os.Exit(code)
 }
 
 func call(t testing.TB, name string, env ...string) (stdout, stderr string, status int) {
@@ -98,10 +102,14 @@ func TestUnknownName(t *testing.T) {
 	}
 }
 
-// build makes the binary as it is shipped.
-func build(t testing.TB, source string) string {
+// empty builds a Go program that does nothing.
+func empty(t testing.TB) string {
 	t.Helper()
-	out := filepath.Join(t.TempDir(), "bridge")
+	dir := t.TempDir()
+	source, out := filepath.Join(dir, "main.go"), filepath.Join(dir, "empty")
+	if err := os.WriteFile(source, []byte("package main\n\nfunc main() {}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	c := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, source)
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := c.CombinedOutput(); err != nil {
@@ -110,24 +118,10 @@ func build(t testing.TB, source string) string {
 	return out
 }
 
-func empty(t testing.TB) string {
-	t.Helper()
-	source := filepath.Join(t.TempDir(), "main.go")
-	if err := os.WriteFile(source, []byte("package main\n\nfunc main() {}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return build(t, source)
-}
-
 // A name of another program reaches it where both lie in one directory.
 func TestOtherProgram(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	for _, p := range install.Programs() {
-		if err := os.Rename(build(t, "../"+p.Name), filepath.Join(dir, p.Name)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	dir := programs(t)
 	for name, program := range map[string]string{"dhcp": install.Multicall, "bridge": install.Multicall} {
 		if err := os.Symlink(program, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
@@ -156,7 +150,7 @@ func TestOtherProgram(t *testing.T) {
 // all plugins together are smaller than 9 MB. Rounds alternate, and a round
 // that a busy machine spoils is repeated.
 func TestStart(t *testing.T) {
-	ours, none := build(t, "."), empty(t)
+	ours, none := bridgeProgram(t), empty(t)
 	if fi, err := os.Stat(ours); err != nil || fi.Size() > 9e6 {
 		t.Errorf("the binary has %d bytes: %v", fi.Size(), err)
 	}
@@ -189,7 +183,7 @@ func start(t testing.TB, path string) time.Duration {
 }
 
 func BenchmarkVersion(b *testing.B) {
-	for name, path := range map[string]string{"nothing": empty(b), "sluice-cni": build(b, ".")} {
+	for name, path := range map[string]string{"nothing": empty(b), "sluice-cni": bridgeProgram(b)} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				start(b, path)

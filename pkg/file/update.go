@@ -42,7 +42,7 @@ func Update(path string, content []byte, mode os.FileMode) (changed bool, err er
 	if old != nil && bytes.Equal(old, content) {
 		return false, nil
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // runtimes of any user look into it
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return false, err
 	}
 	sweep(path)
