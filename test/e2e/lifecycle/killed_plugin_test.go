@@ -66,7 +66,7 @@ func TestPrivilegedKilledDuringAdd(t *testing.T) {
 			before := w.Warmup(w.Runtime(fullChain()), somePorts()...)
 			killed := 0
 			// Up to the time that a whole ADD of the plugin takes here.
-			steps := time.Duration(netlab.Fewer(16, 4))
+			steps := time.Duration(netlab.Fewer(8, 4))
 			for after := 200 * time.Microsecond; ; after += after/steps + netlab.Patient(150*time.Microsecond) {
 				if !killOnce(t, w, before, victim, []string{"DEL", "GC"}[killed%2], after) {
 					break
