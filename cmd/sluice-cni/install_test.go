@@ -25,15 +25,6 @@ var buildShipped = sync.OnceValue(func() (err error) {
 	return err
 })
 
-// bridgeProgram returns the path of the multi-call program under a plugin's name.
-func bridgeProgram(t testing.TB) string {
-	t.Helper()
-	if err := buildShipped(); err != nil {
-		t.Fatal(err)
-	}
-	return shipped.Path("bridge")
-}
-
 // programs returns a directory with copies of the programs that implement the plugins.
 func programs(t testing.TB) (dir string) {
 	t.Helper()

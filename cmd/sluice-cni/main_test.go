@@ -8,10 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -102,22 +100,6 @@ func TestUnknownName(t *testing.T) {
 	}
 }
 
-// empty builds a Go program that does nothing.
-func empty(t testing.TB) string {
-	t.Helper()
-	dir := t.TempDir()
-	source, out := filepath.Join(dir, "main.go"), filepath.Join(dir, "empty")
-	if err := os.WriteFile(source, []byte("package main\n\nfunc main() {}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, source)
-	c.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v\n%s", source, err, text)
-	}
-	return out
-}
-
 // A name of another program reaches it where both lie in one directory.
 func TestOtherProgram(t *testing.T) {
 	t.Parallel()
@@ -142,52 +124,5 @@ func TestOtherProgram(t *testing.T) {
 		if out, err := c.CombinedOutput(); err != nil || !strings.Contains(string(out), tt.want) {
 			t.Errorf("%s %v: %v, %s", tt.env, tt.args, err, out)
 		}
-	}
-}
-
-// TestStart holds the two promises of the multi-call binary: VERSION is
-// answered within 1.5 times the start of a Go program that does nothing, and
-// all plugins together are smaller than 9 MB. Rounds alternate, and a round
-// that a busy machine spoils is repeated.
-func TestStart(t *testing.T) {
-	ours, none := bridgeProgram(t), empty(t)
-	if fi, err := os.Stat(ours); err != nil || fi.Size() > 9e6 {
-		t.Errorf("the binary has %d bytes: %v", fi.Size(), err)
-	}
-	const rounds, limit = 200, 1.5
-	ratio := 0.0
-	for range 3 {
-		var a, b []time.Duration
-		for range rounds {
-			a, b = append(a, start(t, none)), append(b, start(t, ours))
-		}
-		slices.Sort(a)
-		slices.Sort(b)
-		ratio = float64(b[rounds/2]) / float64(a[rounds/2])
-		t.Logf("nothing: %v, VERSION: %v, %.2f times", a[rounds/2], b[rounds/2], ratio)
-		if ratio <= limit {
-			return
-		}
-	}
-	t.Errorf("VERSION takes %.2f times the start of an empty program", ratio)
-}
-
-func start(t testing.TB, path string) time.Duration {
-	t.Helper()
-	c := &exec.Cmd{Path: path, Args: []string{path}, Env: []string{"CNI_COMMAND=VERSION"}}
-	at := time.Now()
-	if err := c.Run(); err != nil {
-		t.Fatal(err)
-	}
-	return time.Since(at)
-}
-
-func BenchmarkVersion(b *testing.B) {
-	for name, path := range map[string]string{"nothing": empty(b), "sluice-cni": bridgeProgram(b)} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				start(b, path)
-			}
-		})
 	}
 }

@@ -8,7 +8,7 @@
 // It works because Go initialises, of all packages whose imports are ready, the
 // one whose path sorts first: this one imports nothing but syscall, so it comes
 // before the expensive ones. If that ever changed, the answer would still be
-// right, only later; TestStart in cmd/sluice-cni would say so. It owns the list
+// right, only later; TestStartTime in test/conformance would say so. It owns the list
 // of names below, which a test compares with what the plugins say themselves.
 //
 // For the other verbs it gives Go one processor. A verb is one thing after the
