@@ -79,7 +79,7 @@ func TestPrivilegedAgentJoins(t *testing.T) {
 
 	// The pod needs the network and the plugins for its DEL. No other pod starts.
 	out, err := n.remove()
-	if err == nil || !strings.Contains(out, "attached pods need the plugins") || n.routes() == "" {
+	if err == nil || !strings.Contains(out, "attached pods need the plugins") || n.read(network) == "" {
 		t.Errorf("remove with a pod: %v, %s", err, out)
 	}
 	if err := n.NewPod(n.runtime(), "late").TryAdd(); err == nil || !strings.Contains(err.Error(), "takes no new pods") {
