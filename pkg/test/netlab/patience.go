@@ -5,6 +5,7 @@ package netlab
 import (
 	"os"
 	"strconv"
+	"testing"
 	"time"
 )
 
@@ -18,9 +19,21 @@ const EnvPatience = "SLUICE_TEST_PATIENCE"
 func Patient(d time.Duration) time.Duration { return time.Duration(float64(d) * patience()) }
 
 // Fewer returns how much of something to do where an ordinary machine does n:
-// less by the same factor, and at least least. It is for amounts that a test
-// chose to be large. A part of it shows the same.
-func Fewer(n, least int) int { return max(int(float64(n)/patience()), min(n, least)) }
+// less by the same factor, and at least least, which -short asks for. It is for
+// amounts that a test chose to be large. A part of it shows the same.
+func Fewer(n, least int) int {
+	if short() {
+		return min(n, least)
+	}
+	return max(int(float64(n)/patience()), min(n, least))
+}
+
+// Turn reports whether the case number i of many that are alike is tested: with
+// -short a third of them.
+func Turn(i int) bool { return !short() || i%3 == 0 }
+
+// short is false in programs that are no tests.
+func short() bool { return testing.Testing() && testing.Short() }
 
 func patience() float64 {
 	factor, err := strconv.ParseFloat(os.Getenv(EnvPatience), 64)

@@ -177,7 +177,7 @@ func TestPrivilegedVerbCostIsFlat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const few, many = 10, 200
+	few, many := 10, netlab.Fewer(200, 100)
 	rules := e2etest.Attributes{"ingressPolicy": "isolated"}
 	limits := e2etest.Attributes{"ingressRate": 1 << 30, "ingressBurst": 1 << 30, "egressRate": 1 << 30, "egressBurst": 1 << 30}
 	for name, n := range map[string]e2etest.Network{
