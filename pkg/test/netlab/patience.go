@@ -3,6 +3,7 @@
 package netlab
 
 import (
+	stdflag "flag"
 	"os"
 	"strconv"
 	"testing"
@@ -32,8 +33,8 @@ func Fewer(n, least int) int {
 // -short a third of them.
 func Turn(i int) bool { return !short() || i%3 == 0 }
 
-// short is false in programs that are no tests.
-func short() bool { return testing.Testing() && testing.Short() }
+// short is false in programs that are no tests, and before a test's flags are read.
+func short() bool { return testing.Testing() && stdflag.Parsed() && testing.Short() }
 
 func patience() float64 {
 	factor, err := strconv.ParseFloat(os.Getenv(EnvPatience), 64)
