@@ -44,7 +44,7 @@ func TestPrivilegedManifestsApply(t *testing.T) {
 	if err != nil || len(overlays) != 9 {
 		t.Fatalf("overlays %v: %v", overlays, err)
 	}
-	plain, err := os.ReadFile(deploy + "/sluice.yaml")
+	plain, err := os.ReadFile(deploy + "/kustomize/base/sluice.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
