@@ -118,7 +118,7 @@ define run-tests
 	$(GOTESTSUM) --format standard-quiet -- -p=$(TEST_PARALLEL) $(GOTESTFLAGS) $$packages
 endef
 
-test: $(GOTESTSUM) ##* run the tests: unit, packet, end to end, conformance; 8 minutes on two cores (root)
+test: $(GOTESTSUM) ##* run the tests: unit, packet, end to end, conformance; half an hour on two cores (root)
 	$(call run-tests,.)
 
 $(GOTESTSUM):

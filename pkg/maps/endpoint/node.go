@@ -90,28 +90,35 @@ func (n NoMasq) Len() (int, error) { return codec.Count[bpfgen.TypesSlCidr, uint
 
 // Replace makes want the whole set: what is new is added before what is old goes, so that no wanted network is ever missing.
 func (n NoMasq) Replace(want []netip.Prefix) error {
-	keep := make(map[bpfgen.TypesSlCidr]bool, len(want))
+	keys := make(map[bpfgen.TypesSlCidr]bool, len(want))
 	for _, p := range want {
 		p = p.Masked()
-		k := bpfgen.TypesSlCidr{PrefixLen: uint32(codec.PrefixLen(p)), Ip: codec.Addr(p.Addr())}
-		if err := bpfsys.Put(n.m, k, uint32(1)); err != nil {
-			return err
-		}
-		keep[k] = true
+		keys[bpfgen.TypesSlCidr{PrefixLen: uint32(codec.PrefixLen(p)), Ip: codec.Addr(p.Addr())}] = true
 	}
-	var old []bpfgen.TypesSlCidr
-	err := codec.Each(n.m, func(k *bpfgen.TypesSlCidr, _ *uint32) bool {
-		if !keep[*k] {
-			old = append(old, *k)
-		}
+	return putSet(n.m, keys, true)
+}
+
+// putSet puts in the keys of a set that are missing, and then takes out all others if want is the whole set. What is right is only read.
+func putSet[K comparable](m *bpfsys.Map, want map[K]bool, whole bool) error {
+	have := make(map[K]bool)
+	if err := codec.Each(m, func(k *K, _ *uint32) bool {
+		have[*k] = true
 		return true
-	})
-	if err != nil {
+	}); err != nil {
 		return err
 	}
-	for _, k := range old {
-		if err := bpfsys.Remove(n.m, k); err != nil {
-			return err
+	for k := range want {
+		if !have[k] {
+			if err := bpfsys.Put(m, k, uint32(1)); err != nil {
+				return err
+			}
+		}
+	}
+	for k := range have {
+		if whole && !want[k] {
+			if err := bpfsys.Remove(m, k); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
