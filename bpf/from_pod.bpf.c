@@ -92,22 +92,30 @@ static __always_inline enum sl_drop_reason track(struct __sk_buff *skb, const st
 	return SL_DROP_NONE;
 }
 
-static __always_inline int fast_to_local_pod(struct __sk_buff *skb, const struct sl_pkt *p, __u64 now)
+/* own: the sender's entry */
+static __always_inline int fast_to_local_pod(struct __sk_buff *skb, const struct sl_pkt *p,
+					     const struct sl_ct_entry *own, __u64 now)
 {
-	struct sl_endpoint *peer = endpoint_lookup(p->tuple.remote);
+	bool nf_nat = own->flags & SL_CT_NF_NAT;
+	const struct sl_tuple *to = nf_nat ? &own->other : &p->tuple;
+	struct sl_endpoint *peer = endpoint_lookup(to->remote);
 	struct sl_ct_scratch *s = ct_scratch(); /* the key is too big for the stack of kernels before 6.9 */
 	struct sl_ct_entry *ct;
 
 	if (!s || !peer || p->seg_len > peer->mtu)
 		return SL_NEXT;
 	tuple_reverse(&s->key, p);
+	if (unlikely(nf_nat))
+		tuple_swap(&s->key, to);
 	ct = ct_lookup_entry(&s->key, peer->owner, now);
 	/* The peer's entry has gone, or its policy is another one now: learn again. */
 	if (!ct || ct->policy != peer->policy)
 		return SL_NEXT;
 	if (!by_host_end(peer, from_netkit(skb))) /* else sl_to_pod does */
 		ct_update(&s->key, ct, p, SL_RX, skb->len, now);
-	return fast_pod_to_pod(skb, p, peer);
+	if (unlikely(nf_nat) && rewrite_remote(skb, p, SL_TX, to))
+		return drop(skb, SL_DROP_REWRITE, peer->ifindex);
+	return fast_pod_to_pod(skb, p, peer, to);
 }
 
 static __always_inline int fast_to_uplink(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
@@ -121,9 +129,9 @@ static __always_inline int fast_to_uplink(struct __sk_buff *skb, const struct sl
 		return SL_NEXT;
 	if ((flags & SL_CT_HAS_REVERSE) && !ct_ensure_reverse(&p->tuple, ct))
 		return SL_NEXT;
-	if (unlikely(flags & SL_CT_CLIENT_PORT) && rewrite_remote_port(skb, p, SL_TX, &ct->other))
+	if (unlikely(flags & (SL_CT_CLIENT_PORT | SL_CT_NF_NAT)) && rewrite_remote(skb, p, SL_TX, &ct->other))
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
-	if (unlikely(rewrite_packet(skb, p, SL_TX, flags & SL_CT_NAT ? &ct->other : &p->tuple, true)))
+	if (unlikely(rewrite_packet(skb, p, SL_TX, flags & (SL_CT_NAT | SL_CT_NF_NAT) ? &ct->other : &p->tuple, true)))
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
 	ct_delete_if_closed(&p->tuple, ct, p, SL_TX);
 	cb_mark(skb);
@@ -135,7 +143,7 @@ static __always_inline int fast_to_uplink(struct __sk_buff *skb, const struct sl
 static __always_inline int slow_path(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_ct_entry *ct)
 {
 	/* The connection has left by an uplink, or has reached another pod: it is not for the node. */
-	if (ct && ((ct->flags & (SL_CT_TX_SEEN_LAST | SL_CT_NAT | SL_CT_PEER_LOCAL)) || ct->out_ifindex))
+	if (ct && ((ct->flags & (SL_CT_TX_SEEN_LAST | SL_CT_NAT | SL_CT_NF_NAT | SL_CT_PEER_LOCAL)) || ct->out_ifindex))
 		return SL_NEXT;
 	return hairpin_from_pod(skb, p) == TC_ACT_SHOT ? TC_ACT_SHOT : SL_NEXT;
 }
@@ -190,7 +198,7 @@ static __always_inline int from_pod_known(struct __sk_buff *skb, const struct sl
 		return slow_path(skb, p, ct);
 	}
 	if (unlikely(ct->flags & SL_CT_PEER_LOCAL))
-		return fast_to_local_pod(skb, p, now);
+		return fast_to_local_pod(skb, p, ct, now);
 	return fast_to_uplink(skb, p, ep, ct, now);
 }
 

@@ -17,6 +17,7 @@
 #include "lib/nat/client_port.h"
 #include "lib/nat/host_socket.h"
 #include "lib/nat/hostport_answer.h"
+#include "lib/nat/nf_nat.h"
 #include "lib/nat/node_port.h"
 #include "lib/nat/outside_match.h"
 #include "lib/nat/tunnel.h"
@@ -213,8 +214,9 @@ __noinline int sl_from_uplink_icmp(struct __sk_buff *skb)
 			       : SL_NEXT;
 	if (!m.ct || !m.ep || !(m.ct->flags & SL_CT_NAT))
 		return SL_NEXT;
-	fast = cfg_l2_len && m.ct->policy == m.ep->policy && fast_take(m.ct, &full->outer.p, now) &&
-	       full->outer.p.seg_len <= m.ep->mtu;
+	fast = cfg_l2_len && !(m.ct->flags & SL_CT_NF_NAT) && m.ct->policy == m.ep->policy &&
+	       fast_take(m.ct, &full->outer.p, now) && full->outer.p.seg_len <= m.ep->mtu;
+	nf_nat_stack_tuple(m.ct, m.key, &full->inner.p.tuple);
 	if (icmp_rewrite_error(skb, full, SL_RX, m.key) || (fast && full_take_hop(skb, &full->outer)))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
 	if (fast)
@@ -304,6 +306,7 @@ __noinline int sl_from_uplink_slow(struct __sk_buff *skb)
 	       m.ct->policy == m.ep->policy && fast_take(m.ct, &full->outer.p, now) &&
 	       full->outer.p.seg_len <= m.ep->mtu;
 	/* 3. rewrite and forward */
+	nf_nat_stack_tuple(m.ct, m.key, &full->outer.p.tuple);
 	if (sl_from_uplink_rewrite(skb) || (fast && full_take_hop(skb, &full->outer)))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
 	if (fast)
@@ -438,7 +441,9 @@ int sl_from_uplink(struct __sk_buff *skb)
 	 */
 	fast = p->seg_len <= m.ep->mtu && m.ct->policy == m.ep->policy && fast_take(m.ct, p, now);
 	/* 4. rewrite */
-	if (unlikely(m.ct->flags & SL_CT_CLIENT_PORT) && rewrite_remote_port(skb, p, SL_RX, m.key))
+	if (unlikely(m.ct->flags & SL_CT_NF_NAT) && !fast)
+		nf_nat_stack_tuple(m.ct, m.key, &p->tuple);
+	if (unlikely(m.ct->flags & (SL_CT_CLIENT_PORT | SL_CT_NF_NAT)) && rewrite_remote(skb, p, SL_RX, m.key))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
 	if (unlikely(rewrite_packet(skb, p, SL_RX, m.key, fast)))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);

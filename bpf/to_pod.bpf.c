@@ -10,30 +10,25 @@
 #include "lib/base/config.h"
 #include "lib/base/ctx.h"
 #include "lib/conntrack/conntrack.h"
+#include "lib/conntrack/nf_tuple.h"
 #include "lib/drop/drop.h"
 #include "lib/endpoint/endpoint.h"
 #include "lib/fastpath/cb_mark.h"
 #include "lib/nat/hairpin_full.h"
 #include "lib/nat/host_udp.h"
+#include "lib/nat/nf_nat.h"
 #include "lib/policy/policy.h"
 
 /*
- * From a pod of this node: the sender's hook and this one are the two ends of the way. False: they
- * saw different tuples.
+ * Notes that a packet of the sender's entry out has reached the pod behind ep: both ends of the way are known, and so are both
+ * entries. False if there is no place for one.
  */
-static __always_inline bool confirm_pod_to_pod(struct __sk_buff *skb, const struct sl_pkt *p,
-					       const struct sl_endpoint *ep, const struct sl_endpoint *sender,
-					       __u64 now)
+static __always_inline bool confirm_both(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
+					 struct sl_ct_entry *out, __u64 now)
 {
-	struct sl_tuple from;
-	struct sl_ct_entry *out;
 	struct sl_ct_scratch *s;
 	struct sl_ct_entry *in;
 
-	tuple_reverse(&from, p);
-	out = ct_lookup_entry(&from, sender->owner, now);
-	if (!out || !(out->flags & SL_CT_TX_SEEN_FIRST) || (out->flags & SL_CT_NAT))
-		return false;
 	out->flags |= SL_CT_PEER_LOCAL;
 	ct_passed_stack(skb, out, p, SL_TX, now);
 	in = ct_lookup_entry(&p->tuple, ep->owner, now);
@@ -60,6 +55,24 @@ static __always_inline bool confirm_pod_to_pod(struct __sk_buff *skb, const stru
 	return true;
 }
 
+/*
+ * From a pod of this node: the sender's hook and this one are the two ends of the way. False: they
+ * saw different tuples.
+ */
+static __always_inline bool confirm_pod_to_pod(struct __sk_buff *skb, const struct sl_pkt *p,
+					       const struct sl_endpoint *ep, const struct sl_endpoint *sender,
+					       __u64 now)
+{
+	struct sl_tuple from;
+	struct sl_ct_entry *out;
+
+	tuple_reverse(&from, p);
+	out = ct_lookup_entry(&from, sender->owner, now);
+	if (!out || !(out->flags & SL_CT_TX_SEEN_FIRST) || (out->flags & (SL_CT_NAT | SL_CT_NF_NAT)))
+		return false;
+	return confirm_both(skb, p, ep, out, now);
+}
+
 /* Did the packet come in by an uplink? Its hook has accounted the packet. */
 static __always_inline bool came_by_uplink(const struct __sk_buff *skb)
 {
@@ -78,7 +91,7 @@ static __noinline int sl_host_udp_rev(const struct sl_pkt *p, __u64 now)
 }
 
 /* Entries of connections that another hook has seen come in, or that did not come in at all. */
-#define SL_CT_KNOWN_IN (SL_CT_RX_SEEN_FIRST | SL_CT_POD_OPENED | SL_CT_NAT)
+#define SL_CT_KNOWN_IN (SL_CT_RX_SEEN_FIRST | SL_CT_POD_OPENED | SL_CT_NAT | SL_CT_NF_NAT)
 
 /*
  * Accounts a packet of a connection to the pod's own address that came in by a device that is no uplink,
@@ -122,6 +135,88 @@ __noinline int sl_adopt_inbound(struct __sk_buff *skb, __u32 full)
 }
 
 /*
+ * A packet that another pod of this node has sent to a Service, or through one: the sender's entry learns what netfilter makes of
+ * it. Each pod has an entry under its own tuple, and what one has in "other" is the other's with its ends swapped.
+ * in: s->pre
+ */
+static __always_inline bool nf_nat_pod_to_pod(struct __sk_buff *skb, const struct sl_pkt *p, struct sl_ct_scratch *s,
+					      const struct sl_endpoint *ep, const struct sl_endpoint *sender, __u64 now)
+{
+	struct sl_ct_entry *out;
+
+	tuple_swap(&s->key, &s->pre);
+	out = ct_lookup_entry(&s->key, sender->owner, now);
+	/* A pod that reaches itself stays on the slow path. */
+	if (!out || !(out->flags & SL_CT_TX_SEEN_FIRST) || (out->flags & (SL_CT_OTHER_NAT | SL_CT_SNAT)) ||
+	    sender->ifindex == ep->ifindex)
+		return false;
+	tuple_swap(&s->pre, &p->tuple);
+	if (!(out->flags & SL_CT_PEER_LOCAL) || !(out->flags & SL_CT_NF_NAT) || !tuple_equal(&out->other, &s->pre)) {
+		s->entry = *out;
+		s->entry.other = s->pre;
+		s->entry.flags = (out->flags & ~SL_CT_SEEN_LAST) | SL_CT_NF_NAT | SL_CT_PEER_LOCAL;
+		out = ct_replace(&s->key, &s->entry);
+		if (!out)
+			return false;
+	}
+	return confirm_both(skb, p, ep, out, now);
+}
+
+/*
+ * A packet that netfilter has translated. From outside, it opens a connection through a NodePort, or goes on with one, or answers what
+ * the pod sent to a Service. Returns 1 if it is accounted for, else 0. A function of its own: it is verified once.
+ * in: pkt_scratch()
+ */
+__noinline int sl_nf_nat_to_pod(struct __sk_buff *skb)
+{
+	const struct sl_pkt *p = pkt_scratch();
+	struct sl_ct_scratch *s = ct_scratch();
+	struct sl_endpoint *ep, *sender;
+	__u64 now = clock_now();
+	struct sl_ct_entry *ct;
+	bool begins;
+
+	if (!p || !s || !sl_nf_translated(skb, p, s, SL_RX, false))
+		return 0;
+	ep = endpoint_lookup(p->tuple.local);
+	if (!ep)
+		return 0;
+	sender = endpoint_lookup(s->pre.remote);
+	if (sender)
+		return nf_nat_pod_to_pod(skb, p, s, ep, sender, now);
+	ct = ct_lookup_entry(&p->tuple, ep->owner, now);
+	if (ct && ct_is_new_connection(ct, p, SL_RX))
+		ct = NULL;
+	if (ct && (ct->flags & SL_CT_NF_NAT) && nf_nat_same(ct, &p->tuple, &s->pre, true)) {
+		if (ct->flags & SL_CT_RX_SEEN_FIRST)
+			ct_passed_stack(skb, ct, p, SL_RX, now);
+		return 0;
+	}
+	/* What the pod opened is learned where it leaves. What has come for a pod's own address is not translated behind us. */
+	if (s->nf_reply || (ct && (ct->flags & (SL_CT_POD_OPENED | SL_CT_SNAT | SL_CT_OTHER_NAT))) ||
+	    !came_by_uplink(skb) || endpoint_lookup(s->pre.local))
+		return 0;
+	begins = !ct;
+	if (ct) {
+		s->entry = *ct;
+		if (s->entry.flags & (SL_CT_NF_NAT | SL_CT_ASSURED))
+			outside_release(&s->entry);
+	} else {
+		ct_init(&s->entry, ep->owner, 0, now);
+	}
+	s->entry.flags |= SL_CT_NF_NAT;
+	s->entry.other = s->pre;
+	s->key = p->tuple;
+	if (!outside_claim(s, now))
+		return 0;
+	ct = begins ? ct_begin(&p->tuple, s) : ct_insert(&p->tuple, &s->entry);
+	if (!ct || !begins)
+		return 0;
+	policy_track(skb, p, ct, SL_RX, now);
+	return 1;
+}
+
+/*
  * Confirms the tuple, or rewrites the packet where a hairpin or pod-side SNAT ends. *account: the
  * entry that the packet is still to be accounted in; NULL if there is none, or another hook has.
  */
@@ -136,7 +231,7 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct sl_pkt *p
 		verdict = hairpin_to_pod(skb, p);
 		if (verdict != SL_NOT_HAIRPIN)
 			return verdict;
-		if (confirm_pod_to_pod(skb, p, ep, sender, now))
+		if (confirm_pod_to_pod(skb, p, ep, sender, now) || sl_nf_nat_to_pod(skb))
 			*account = NULL;
 		return SL_NEXT;
 	}
@@ -152,9 +247,11 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct sl_pkt *p
 		verdict = hairpin_to_pod(skb, p); /* never confirmed: every packet has to pass here */
 		return verdict == SL_NOT_HAIRPIN ? SL_NEXT : verdict;
 	}
-	if ((ct ? !(ct->flags & SL_CT_KNOWN_IN) : pkt_opens(p)) && sl_adopt_inbound(skb, 0))
+	if ((!ct || (ct->flags & SL_CT_NF_NAT) || !(ct->flags & SL_CT_RX_SEEN_FIRST)) && sl_nf_nat_to_pod(skb))
 		*account = NULL;
-	if (ct && (ct->flags & SL_CT_RX_SEEN_FIRST)) {
+	else if ((ct ? !(ct->flags & SL_CT_KNOWN_IN) : pkt_opens(p)) && sl_adopt_inbound(skb, 0))
+		*account = NULL;
+	if (ct && (ct->flags & (SL_CT_RX_SEEN_FIRST | SL_CT_NF_NAT)) == SL_CT_RX_SEEN_FIRST) {
 		ct_passed_stack(skb, ct, p, SL_RX, now);
 		ct_delete_if_closed(&p->tuple, ct, p, SL_RX);
 	}

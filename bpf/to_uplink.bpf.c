@@ -8,9 +8,11 @@
 #include "lib/base/compiler.h"
 #include "lib/base/config.h"
 #include "lib/base/ctx.h"
+#include "lib/conntrack/nf_tuple.h"
 #include "lib/drop/drop.h"
 #include "lib/endpoint/endpoint.h"
 #include "lib/fastpath/cb_mark.h"
+#include "lib/nat/nf_nat.h"
 #include "lib/nat/node_port.h"
 #include "lib/nat/snat.h"
 #include "lib/nat/tunnel.h"
@@ -53,13 +55,23 @@ static __always_inline void confirm_tx(struct __sk_buff *skb, const struct sl_fu
 		ct_cache_nexthop(ct, p->dst_mac, p->src_mac, p->seg_len, now);
 }
 
+/* Takes a copy of the entry of a connection that gets an outside tuple, or another one than it had. */
+static __always_inline void copy_without_outside(struct sl_ct_scratch *s, const struct sl_ct_entry *ct)
+{
+	s->entry = *ct;
+	if (s->entry.flags & (SL_CT_SNAT | SL_CT_NF_NAT | SL_CT_ASSURED))
+		outside_release(&s->entry);
+}
+
 /*
  * Gives a connection that a pod opened an outside tuple: it must not show the pod's address.
- * ct: the entry from sl_from_pod, or NULL if that saw another tuple (a Service address that
- * netfilter translated). An entry that has an outside tuple already gets another one (snat_moved()).
+ * ct: the entry from sl_from_pod, or NULL if that saw another tuple, which netfilter translated in a way that
+ * is not known. An entry that has an outside tuple already gets another one (snat_moved()).
+ * inside: the key of the entry. nf_nat: netfilter has made of it what leaves the stack.
  */
 static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_full_ctx *full,
-				      const struct sl_endpoint *ep, struct sl_ct_entry *ct, __u64 now)
+				      const struct sl_endpoint *ep, struct sl_ct_entry *ct,
+				      const struct sl_tuple *inside, bool nf_nat, __u64 now)
 {
 	struct sl_ct_scratch *s = ct_scratch();
 	const struct sl_pkt *p = &full->outer.p;
@@ -69,16 +81,16 @@ static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_ful
 	if (!s)
 		return drop(skb, SL_DROP_CT_TABLE, ep->ifindex);
 	if (ct)
-		s->entry = *ct;
+		copy_without_outside(s, ct);
 	else
 		ct_init(&s->entry, ep->owner, SL_CT_POD_OPENED, now);
-	if (s->entry.flags & SL_CT_SNAT)
-		snat_release(&s->entry);
-	reason = snat_allocate(skb, p, s);
+	if (nf_nat)
+		s->entry.flags |= SL_CT_NF_NAT;
+	reason = snat_allocate(skb, p, inside, s);
 	if (reason)
 		return drop(skb, reason, ep->ifindex);
 	s->entry.out_ifindex = skb->ifindex;
-	ct = begins ? ct_begin(&p->tuple, s) : ct_insert(&p->tuple, &s->entry);
+	ct = begins ? ct_begin(inside, s) : ct_insert(inside, &s->entry);
 	if (!ct)
 		return drop(skb, SL_DROP_CT_TABLE, ep->ifindex);
 	if (!(ct->flags & SL_CT_TX_SEEN_FIRST)) {
@@ -90,72 +102,124 @@ static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_ful
 	return translate(skb, full, ep, ct, now);
 }
 
+/*
+ * Learns what netfilter has made of a pod's connection, which leaves untranslated by us: the packets that come back under that
+ * tuple lead to its entry. If another connection has the tuple, this one stays on the slow path.
+ */
+static __always_inline int learn_nf_nat(struct __sk_buff *skb, const struct sl_full_ctx *full, struct sl_ct_entry *ct,
+					const struct sl_tuple *inside, __u64 now)
+{
+	struct sl_ct_scratch *s = ct_scratch();
+
+	if (!s || !ct)
+		return pass_unchanged(full, now);
+	copy_without_outside(s, ct);
+	s->entry.flags |= SL_CT_NF_NAT;
+	s->entry.other = full->outer.p.tuple;
+	s->key = *inside;
+	if (!outside_claim(s, now))
+		return pass_unchanged(full, now);
+	ct = ct_insert(inside, &s->entry);
+	if (ct)
+		confirm_tx(skb, full, ct, now);
+	return pass_unchanged(full, now);
+}
+
 /* Toward a client on this node only the answers of hostPorts are translated. They stay with the stack. */
 static __always_inline int answer_client(struct __sk_buff *skb, const struct sl_full_ctx *full,
 					 const struct sl_endpoint *ep, const struct sl_ct_entry *ct, __u64 now)
 {
 	if (!ct || !(ct->flags & SL_CT_DNAT))
 		return SL_NEXT;
-	if (ct->flags & SL_CT_HAS_REVERSE)
+	if (ct_has_reverse(ct->flags))
 		ct_ensure_reverse(&full->outer.p.tuple, ct);
 	return translate(skb, full, ep, ct, now);
 }
 
+/* sl_to_uplink_slow() has to do with pods only. */
+#define SL_NOT_FROM_POD 100
+
 /*
- * A packet of a pod. A function of its own, so that both parsers can end in it.
+ * The entry of a packet that leaves with this tuple. sl_from_pod has replaced it if a SYN opens anew. If that hook saw
+ * another tuple, it could not.
+ */
+static __always_inline struct sl_ct_entry *entry_of(const struct sl_tuple *inside, const struct sl_endpoint *ep,
+						    const struct sl_pkt *p, __u64 now)
+{
+	struct sl_ct_entry *ct = ct_lookup_entry(inside, ep->owner, now);
+
+	return ct && !(ct->flags & SL_CT_TX_SEEN_FIRST) && ct_is_new_connection(ct, p, SL_TX) ? NULL : ct;
+}
+
+/*
+ * A packet of a pod. A function of its own, so that both parsers can end in it. SL_NOT_FROM_POD: of no pod.
  * in: full_scratch()->outer
  */
 __noinline int sl_to_uplink_slow(struct __sk_buff *skb)
 {
 	struct sl_full_ctx *full = full_scratch();
+	struct sl_ct_scratch *s = ct_scratch();
+	const struct sl_tuple *inside;
 	__u64 now = clock_now();
+	struct sl_endpoint *ep, *sender;
 	const struct sl_pkt *p;
-	struct sl_endpoint *ep;
 	struct sl_ct_entry *ct;
+	bool nf_nat = false;
 
-	if (!full)
+	if (!full || !s)
 		return SL_NEXT;
 	p = &full->outer.p;
-	/* 1. endpoint: is it from a pod? */
-	ep = endpoint_lookup(p->tuple.local);
+	/* 1. endpoint and conntrack: is it from a pod? */
+	inside = &p->tuple;
+	ep = endpoint_lookup(inside->local);
+	ct = ep ? entry_of(inside, ep, p, now) : NULL;
+	if (!cfg_clients && !ct && sl_nf_translated(skb, p, s, SL_TX, false)) {
+		sender = endpoint_lookup(s->pre.local);
+		ct = sender ? entry_of(&s->pre, sender, p, now) : NULL;
+		nf_nat = sender && nf_nat_fits(s, p, sender, ct);
+		if (nf_nat) {
+			inside = &s->pre;
+			ep = sender;
+		} else {
+			ct = NULL;
+		}
+	}
 	if (!ep)
-		return SL_NEXT;
-	/* 2. conntrack */
-	ct = ct_lookup_entry(&p->tuple, ep->owner, now);
-	/*
-	 * sl_from_pod has replaced the entry if this SYN opens anew. If it saw another tuple, it
-	 * could not.
-	 */
-	if (ct && !(ct->flags & SL_CT_TX_SEEN_FIRST) && ct_is_new_connection(ct, p, SL_TX))
-		ct = NULL;
+		return SL_NOT_FROM_POD;
 	if (cfg_clients)
 		return answer_client(skb, full, ep, ct, now);
 	if (leaves_for_tunnel(skb, p))
 		return drop(skb, SL_DROP_TUNNEL, ep->ifindex);
 	/* The pod that was the other end has gone: its address is outside now. */
-	if (ct && ((ct->flags & SL_CT_PEER_LOCAL) || ct_goes_by_pod_snat(ct)))
+	if (ct && !nf_nat && ((ct->flags & SL_CT_PEER_LOCAL) || ct_goes_by_pod_snat(ct)))
 		ct = NULL;
 	/* sl_from_pod has not seen this tuple, so it has not noted the packet. */
 	if (ct && !(ct->flags & SL_CT_TX_SEEN_FIRST))
 		tcp_seq_note_tx(ct, p);
 	/* 3. a connection with an outside tuple */
-	if (ct && (ct->flags & SL_CT_NAT)) {
+	if (ct && (ct->flags & (SL_CT_NAT | SL_CT_NF_NAT)) && nf_nat_same(ct, inside, &p->tuple, nf_nat)) {
 		if (!(ct->flags & SL_CT_TX_SEEN_FIRST))
 			ct->last_seen = now;
-		if ((ct->flags & SL_CT_HAS_REVERSE) && !ct_ensure_reverse(&p->tuple, ct) && (ct->flags & SL_CT_SNAT)) {
+		if (ct_has_reverse(ct->flags) && !ct_ensure_reverse(inside, ct) &&
+		    (ct->flags & (SL_CT_SNAT | SL_CT_NF_NAT))) {
 			ct = NULL; /* the reverse tuple belongs to another connection now: start anew */
 		} else if (!snat_moved(skb, p, ct)) {
 			confirm_tx(skb, full, ct, now);
 			return translate(skb, full, ep, ct, now);
 		}
-		return masquerade(skb, full, ep, ct, now);
+		return masquerade(skb, full, ep, ct, inside, nf_nat, now);
 	}
-	/* 4. a connection that stays untranslated */
-	if (ct && (!(ct->flags & SL_CT_POD_OPENED) || (ct->flags & SL_CT_REPLIED))) {
+	/* What came in is learned where it did. What netfilter does not translate any more stays on the slow path. */
+	if (ct && (nf_nat ? !(ct->flags & SL_CT_POD_OPENED) : ct->flags & SL_CT_NF_NAT))
+		return pass_unchanged(full, now);
+	/* 4. a connection that stays untranslated by us */
+	if (ct && !nf_nat && (!(ct->flags & SL_CT_POD_OPENED) || (ct->flags & SL_CT_REPLIED))) {
 		confirm_tx(skb, full, ct, now);
 		return pass_unchanged(full, now);
 	}
-	if (!endpoint_masquerades(ep, p->tuple.local, p->tuple.remote)) {
+	if (!nf_keeps_local(inside, &p->tuple) || !endpoint_masquerades(ep, p->tuple.local, p->tuple.remote)) {
+		if (nf_nat)
+			return learn_nf_nat(skb, full, ct, inside, now);
 		if (ct)
 			confirm_tx(skb, full, ct, now);
 		return pass_unchanged(full, now);
@@ -163,7 +227,7 @@ __noinline int sl_to_uplink_slow(struct __sk_buff *skb)
 	/* 5. a new connection that is masqueraded. It does not begin with an answer: what came in has an entry (sl_to_pod) */
 	if (!ct && pkt_answers(p))
 		return drop(skb, SL_DROP_UNASKED, ep->ifindex);
-	return masquerade(skb, full, ep, ct, now);
+	return masquerade(skb, full, ep, ct, inside, nf_nat, now);
 }
 
 /*
@@ -175,10 +239,11 @@ __noinline int sl_to_uplink_icmp(struct __sk_buff *skb)
 {
 	const struct sl_tuple *outer, *inner;
 	struct sl_full_ctx *full = full_scratch();
+	struct sl_ct_scratch *s = ct_scratch();
 	struct sl_endpoint *sender, *ep;
 	struct sl_ct_entry *ct = NULL;
 
-	if (!full)
+	if (!full || !s)
 		return SL_NEXT;
 	outer = &full->outer.p.tuple;
 	inner = &full->inner.p.tuple;
@@ -186,6 +251,11 @@ __noinline int sl_to_uplink_icmp(struct __sk_buff *skb)
 	if (parse_full_inner(skb, full, SL_TX) && (!sender || addr_equal(outer->local, inner->local))) {
 		ep = endpoint_lookup(inner->local);
 		ct = ep ? ct_lookup_entry(inner, ep->owner, clock_now()) : NULL;
+		if (!cfg_clients && !ct && ep && sl_nf_translated(skb, &full->inner.p, s, SL_TX, true)) {
+			ct = ct_lookup_entry(&s->pre, ep->owner, clock_now());
+			if (ct && !nf_nat_same(ct, &s->pre, inner, true))
+				ct = NULL;
+		}
 		if (!cfg_clients && !ep && node_port_moved(inner->local_port)) {
 			full->key = *inner;
 			full->key.side = SL_CT_SIDE_NODE;
@@ -248,6 +318,7 @@ static __always_inline int drop_unparsable(struct __sk_buff *skb, const struct s
 static __always_inline int to_uplink_full(struct __sk_buff *skb)
 {
 	struct sl_full_ctx *full = full_scratch();
+	int verdict;
 
 	if (!full)
 		return SL_NEXT;
@@ -257,8 +328,9 @@ static __always_inline int to_uplink_full(struct __sk_buff *skb)
 	case SL_FULL_FRAG_NEXT:
 		return sl_to_uplink_frag(skb);
 	case SL_FULL_TUPLE:
-		if (endpoint_lookup(full->outer.p.tuple.local))
-			return sl_to_uplink_slow(skb);
+		verdict = sl_to_uplink_slow(skb);
+		if (verdict != SL_NOT_FROM_POD)
+			return verdict;
 		return cfg_clients ? SL_NEXT : sl_node_to_uplink(skb);
 	case SL_FULL_OPAQUE:
 		return cfg_clients ? SL_NEXT : drop_unparsable(skb, full);
@@ -280,6 +352,7 @@ SEC("tc")
 int sl_to_uplink(struct __sk_buff *skb)
 {
 	struct sl_pkt *p = pkt_scratch();
+	int verdict;
 
 	if (!cfg_l2_len)
 		return to_uplink_full(skb);
@@ -301,6 +374,12 @@ int sl_to_uplink(struct __sk_buff *skb)
 		/* The node's own packet, or translated before it got here. Most of these need nothing: do not delay them. */
 		if (cfg_clients)
 			return is_unconnected_udp(skb, p->tuple.proto) ? note_datagram(p) : SL_NEXT;
+		/* A pod's, with another source by netfilter: a NodePort's answer, or masqueraded by a third party. */
+		if (skb->ingress_ifindex && nf_may_translate(skb, p) && full_ctx_init(p)) {
+			verdict = sl_to_uplink_slow(skb);
+			if (verdict != SL_NOT_FROM_POD)
+				return verdict;
+		}
 		return node_may_clash(skb, p) && full_ctx_init(p) ? sl_node_to_uplink(skb) : SL_NEXT;
 	case SL_PARSED_V4MAPPED:
 		return cfg_clients ? SL_NEXT : drop(skb, SL_DROP_V4MAPPED, 0);

@@ -28,6 +28,8 @@ const (
 	flowFinTX     = uint32(bpfgen.TypesSlCtFlagSL_CT_FIN_TX)
 	flowFinRX     = uint32(bpfgen.TypesSlCtFlagSL_CT_FIN_RX)
 	flowRST       = uint32(bpfgen.TypesSlCtFlagSL_CT_RST)
+	flowTracked   = uint32(bpfgen.TypesSlCtFlagSL_CT_TRACKED)
+	flowNFNAT     = uint32(bpfgen.TypesSlCtFlagSL_CT_NF_NAT)
 	flowLocalPeer = uint32(bpfgen.TypesSlCtFlagSL_CT_PEER_LOCAL)
 
 	flowConfirmed = flowTXFirst | flowTXConfirm | flowRXFirst | flowRXConfirm

@@ -107,6 +107,7 @@ type walk struct {
 	places map[drops.Place]uint64 // the same, by device and endpoint
 	csum   uint64                 // what sk_buff says of a checksum that is still to be made (csum_place_test.go); 0: it is made
 	nfct   uint64                 // what netfilter has left on each packet behind the stack; 0: it does not track them
+	tuples [nfTuplesSize]byte     // the tuples of the entry to which nfct leads (nf_nat_test.go)
 	came   string                 // device that what reaches a pod came in by; empty: a process of the node sent it
 	number uint32                 // of the pod's own device, for the programs inside
 	untold bool                   // changes of maps do not begin another epoch

@@ -34,7 +34,8 @@ const (
 	seamRival   = 56       // struct sl_flow: what failMapRace inserts
 	seamNfct    = 56 + 168 // u64: what bpf_probe_read_kernel reads of the packet: sk_buff._nfct
 	seamCsum    = 56 + 168 + 8
-	seamSize    = 56 + 168 + 16
+	seamTuples  = 56 + 168 + 16 // what it reads of nf_conn: tuplehash
+	seamSize    = 56 + 168 + 16 + nfTuplesSize
 )
 
 // A test cannot set skb->tc_classid, which carries the number of a pod's own device: its loads become loads of skb->cb.
@@ -75,6 +76,7 @@ type seamState struct {
 	rival   bpfgen.TypesSlCtEntry // input
 	nfct    uint64                // input
 	csum    uint64                // input
+	tuples  [nfTuplesSize]byte    // input
 }
 
 // nextHop returns the neighbour that bpf_redirect_neigh was given.
@@ -189,10 +191,15 @@ func seamPrandom(fn asm.BuiltinFunc) asm.Instructions {
 
 // seamProbeReadKernel has what sk_buff says from the test: BPF_PROG_TEST_RUN makes packets that netfilter does not track, with checksums that
 // are made.
-func seamProbeReadKernel(asm.BuiltinFunc) asm.Instructions {
+func seamProbeReadKernel(fn asm.BuiltinFunc) asm.Instructions {
 	return asm.Instructions{
 		seamAt(asm.R4),
-		asm.LoadMem(asm.R0, asm.R4, seamNfct, asm.DWord),
+		asm.JNE.Imm(asm.R2, nfTuplesSize, "not_tuples"),
+		asm.Mov.Reg(asm.R3, asm.R4),
+		asm.Add.Imm(asm.R3, seamTuples),
+		fn.Call(),
+		asm.Return(),
+		asm.LoadMem(asm.R0, asm.R4, seamNfct, asm.DWord).WithSymbol("not_tuples"),
 		asm.JNE.Imm(asm.R2, csumPart, "not_csum"),
 		asm.LoadMem(asm.R0, asm.R4, seamCsum, asm.DWord),
 		asm.StoreMem(asm.R1, 0, asm.R0, asm.DWord).WithSymbol("not_csum"),
@@ -312,6 +319,7 @@ func (o *programSet) setSeam(tb testing.TB, s seamState) {
 	}
 	e.PutUint64(raw[seamNfct:], s.nfct)
 	e.PutUint64(raw[seamCsum:], s.csum)
+	copy(raw[seamTuples:], s.tuples[:])
 	if err := o.maps[seamMap].Put(uint32(0), &raw); err != nil {
 		tb.Fatal(err)
 	}

@@ -123,7 +123,7 @@ func (o *programSet) load(tb testing.TB, spec *ebpf.CollectionSpec, opts loadOpt
 		}
 	}
 	if v := spec.Variables["cfg_nfct_offset"]; v != nil && opts.seams {
-		if err := v.Set(uint32(1)); err != nil { // any: the seam reads nothing
+		if err := errors.Join(v.Set(uint32(1)), spec.Variables["cfg_nf_tuples_offset"].Set(uint32(1))); err != nil { // any: the seam reads nothing
 			tb.Fatal(err)
 		}
 	}

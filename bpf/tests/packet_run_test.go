@@ -114,7 +114,7 @@ func (w *walk) run(h hook, dev string, in input) (result, error) {
 	o := w.programSet
 	p := *parts[h].into(o)
 	if o.maps[seamMap] != nil {
-		o.setSeam(w.tb, seamState{clock: w.clock, random: w.random, dice: w.dice, fail: w.fail, rival: w.rival, nfct: w.nfct, csum: w.csum})
+		o.setSeam(w.tb, seamState{clock: w.clock, random: w.random, dice: w.dice, fail: w.fail, rival: w.rival, nfct: w.nfct, csum: w.csum, tuples: w.tuples})
 	}
 	ctx := skbContext{Ifindex: uint32(w.index(dev)), Mark: in.mark, GsoSize: in.gsoSize}
 	if came := cmp.Or(in.came, w.came); came != "" && (h == podIngress || h == uplEgress) {

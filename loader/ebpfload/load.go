@@ -359,6 +359,7 @@ func prepare(c configured, dir string, maps shared, nf nfOffsets, csum csumPlace
 		c.spec.Variables[objects.FromPodVarCfgNfctOffset].Set(nf.nfct),
 		c.spec.Variables[objects.FromPodVarCfgNfExtOffset].Set(nf.ext),
 		c.spec.Variables[objects.FromPodVarCfgNfStatusOffset].Set(nf.status),
+		c.spec.Variables[objects.FromPodVarCfgNfTuplesOffset].Set(nf.tuples),
 		csum.set(c.spec),
 	); err != nil {
 		return fmt.Errorf("configure %s: %w", c.name, err)

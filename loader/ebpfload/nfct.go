@@ -15,6 +15,7 @@ import (
 type nfOffsets struct {
 	nfct        uint32 // of sk_buff._nfct, the pointer to the entry
 	ext, status uint32 // of nf_conn.ext and nf_conn.status, in the entry
+	tuples      uint32 // of nf_conn.tuplehash, the tuples of both directions
 }
 
 // findNfOffsets asks the kernel's BTF. An error says why the programs cannot read a packet's entry: the kernel has no BTF, was built
@@ -39,7 +40,22 @@ func findNfOffsets(cache *btf.Cache) (nfOffsets, error) {
 	}
 	o.ext, _ = memberOf(spec, "nf_conn", "ext")
 	o.status, _ = memberOf(spec, "nf_conn", "status")
+	if tupleLayoutIsKnown(spec) {
+		o.tuples, _ = memberOf(spec, "nf_conn", "tuplehash")
+	}
 	return o, nil
+}
+
+// tupleLayoutIsKnown reports whether an entry of nf_conn.tuplehash has the members that struct sl_nf_tuple of the programs names, at the
+// same offsets. It has had them since before 5.10.
+func tupleLayoutIsKnown(spec *btf.Spec) bool {
+	var hash, tuple *btf.Struct
+	if spec.TypeByName("nf_conntrack_tuple_hash", &hash) != nil || spec.TypeByName("nf_conntrack_tuple", &tuple) != nil {
+		return false
+	}
+	at, ok := memberOffset(hash.Members, "tuple")
+	dst, okDst := memberOffset(tuple.Members, "dst")
+	return ok && okDst && at.Bytes() == 16 && dst.Bytes() == 20 && tuple.Size == 40 && hash.Size == 56
 }
 
 // memberOf returns the offset of a member in bytes.

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "0ab85bf9fc324f98c8ba80c80e3c0ee7991e6b87a8fadc556b1190c9f5bb8bbe"
+const build = "deebced3879020d365057125fc4860794ddf49d8d048bd022abec6b1957da568"

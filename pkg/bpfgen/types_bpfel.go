@@ -87,6 +87,7 @@ const (
 	TypesSlCtFlagSL_CT_CLIENT_PORT    TypesSlCtFlag = 262144
 	TypesSlCtFlagSL_CT_TRACKED        TypesSlCtFlag = 524288
 	TypesSlCtFlagSL_CT_BRIDGE         TypesSlCtFlag = 1048576
+	TypesSlCtFlagSL_CT_NF_NAT         TypesSlCtFlag = 2097152
 )
 
 type TypesSlCtSide uint32

@@ -65,6 +65,8 @@ volatile const __u32 cfg_nfct_offset = 0;
  */
 volatile const __u32 cfg_nf_ext_offset = 0;
 volatile const __u32 cfg_nf_status_offset = 0;
+/* Where nf_conn has the tuples of both directions (tuplehash), bytes; 0: unknown, so no translation of netfilter is learned. */
+volatile const __u32 cfg_nf_tuples_offset = 0;
 /*
  * Where sk_buff says what checksum is still to be made (packet/csum_place.h), bytes: the first one, which has ip_summed under a mask,
  * and from there csum_start, with csum_offset behind it, and mac_header. A mask of 0: unknown.

@@ -31,6 +31,16 @@ struct sl_tuple {
 } __attribute__((aligned(8))); /* compared and copied by 64-bit words */
 _Static_assert(sizeof(struct sl_tuple) == 40, "sl_tuple is a map key: no hidden padding");
 
+/* Sets to to from with its ends swapped. Not for echo, whose ports say which end asked (tuple_reverse()). */
+static __always_inline void tuple_swap(struct sl_tuple *to, const struct sl_tuple *from)
+{
+	*to = *from;
+	addr_copy(to->local, from->remote);
+	addr_copy(to->remote, from->local);
+	to->local_port = from->remote_port;
+	to->remote_port = from->local_port;
+}
+
 static __always_inline bool tuple_equal(const struct sl_tuple *a, const struct sl_tuple *b)
 {
 	const __u64 *x = (const __u64 *)a, *y = (const __u64 *)b;

@@ -47,6 +47,15 @@ static __always_inline struct sl_ct_entry *ct_insert(const struct sl_tuple *key,
 	return bpf_map_lookup_elem(&sl_ct_unassured, key);
 }
 
+/* Replaces the entry under key by ct, in the map that has it. NULL if it has gone. */
+static __always_inline struct sl_ct_entry *ct_replace(const struct sl_tuple *key, const struct sl_ct_entry *ct)
+{
+	if (ct->flags & SL_CT_ASSURED)
+		return bpf_map_update_elem(&sl_ct, key, ct, BPF_EXIST) ? NULL : bpf_map_lookup_elem(&sl_ct, key);
+	return bpf_map_update_elem(&sl_ct_unassured, key, ct, BPF_EXIST) ? NULL
+									 : bpf_map_lookup_elem(&sl_ct_unassured, key);
+}
+
 /* ct_insert() for s->entry, of a connection that begins. */
 static __always_inline struct sl_ct_entry *ct_begin(const struct sl_tuple *key, struct sl_ct_scratch *s)
 {
@@ -139,6 +148,14 @@ static __always_inline void ct_init_reverse(struct sl_ct_entry *reverse, const s
 	reverse->last_seen = entry->last_seen;
 }
 
+/* Has an entry with these flags a reverse entry? Between two pods of this node each has an entry under its own tuple. */
+static __always_inline bool ct_has_reverse(__u32 flags)
+{
+	if ((flags & (SL_CT_NF_NAT | SL_CT_PEER_LOCAL)) == (SL_CT_NF_NAT | SL_CT_PEER_LOCAL))
+		return false;
+	return flags & SL_CT_HAS_REVERSE;
+}
+
 /* Makes sure that the other tuple of an entry leads back to it. False: it leads to another connection. */
 static __always_inline bool ct_ensure_reverse(const struct sl_tuple *key, const struct sl_ct_entry *entry)
 {
@@ -196,7 +213,7 @@ static __always_inline struct sl_ct_entry *ct_assure(const struct sl_tuple *key,
 	s->claim = *key;
 	if (!sl_ct_claim(kind))
 		return ct;
-	if (ct->flags & SL_CT_HAS_REVERSE) {
+	if (ct_has_reverse(ct->flags)) {
 		s->claim = ct->other;
 		/* The first place is free again, since no entry comes there. */
 		if (!sl_ct_claim(kind))
@@ -204,7 +221,7 @@ static __always_inline struct sl_ct_entry *ct_assure(const struct sl_tuple *key,
 	}
 	ct->flags |= SL_CT_ASSURED;
 	s->entry = *ct;
-	if (s->entry.flags & SL_CT_HAS_REVERSE) {
+	if (ct_has_reverse(s->entry.flags)) {
 		ct_init_reverse(&s->reverse, key, &s->entry);
 		bpf_map_update_elem(&sl_ct, &s->entry.other, &s->reverse, BPF_ANY);
 		bpf_map_delete_elem(&sl_ct_unassured, &s->entry.other);

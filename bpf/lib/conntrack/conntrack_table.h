@@ -55,8 +55,22 @@ struct {
 #define SL_CT_CLOSING (SL_CT_FIN_TX | SL_CT_FIN_RX | SL_CT_RST)
 #define SL_CT_NAT (SL_CT_SNAT | SL_CT_DNAT)
 /* Kinds of entries that have a reverse entry. */
-#define SL_CT_HAS_REVERSE (SL_CT_SNAT | SL_CT_CLIENT_PORT | SL_CT_HAIRPIN | SL_CT_POD_SNAT)
+#define SL_CT_HAS_REVERSE (SL_CT_SNAT | SL_CT_CLIENT_PORT | SL_CT_HAIRPIN | SL_CT_POD_SNAT | SL_CT_NF_NAT)
 #define SL_CT_SEEN_LAST (SL_CT_TX_SEEN_LAST | SL_CT_RX_SEEN_LAST)
+
+/* One end of a tuple of netfilter: struct nf_conntrack_man, and the same of the destination. */
+struct sl_nf_end {
+	__be32 ip[4];
+	__be16 port;
+	__u8 more[2]; /* source: protocol family; destination: protocol, direction */
+};
+
+/* struct nf_conntrack_tuple_hash of a 64-bit kernel. */
+struct sl_nf_tuple {
+	__u64 node[2];
+	struct sl_nf_end src, dst;
+};
+_Static_assert(sizeof(struct sl_nf_tuple) == 56, "sl_nf_tuple is nf_conntrack_tuple_hash");
 
 /*
  * Room for building entries: too big for the stack beside a packet. A program never nests in itself
@@ -69,6 +83,10 @@ struct sl_ct_scratch {
 	struct sl_tuple claim; /* what needs a place, see sl_ct_claim() */
 	struct sl_ct_search search;
 	struct sl_hp_outside outside; /* see sl_hp_learn() */
+	struct sl_nf_tuple nf[2];     /* netfilter's tuples of a connection: original direction, reply direction */
+	struct sl_tuple pre;	      /* of the packet before netfilter translated it, see sl_nf_translated() */
+	__u32 nf_reply;		      /* it is of the reply direction */
+	__u32 pad;
 };
 
 struct {

@@ -79,16 +79,16 @@ static __always_inline int fast_to_pod(struct __sk_buff *skb, const struct sl_en
 /*
  * From pod to pod on this node. A bridged frame (addressed to the peer's own MAC) stays as it is. A
  * routed one loses a hop and gets the peer's MAC. The frame was not for the host veth's MAC, so the
- * pod's stack would ignore it without another packet type.
+ * pod's stack would ignore it without another packet type. to: the tuple that it gets, whose remote end it has already.
  */
 static __always_inline int fast_pod_to_pod(struct __sk_buff *skb, const struct sl_pkt *p,
-					   const struct sl_endpoint *peer)
+					   const struct sl_endpoint *peer, const struct sl_tuple *to)
 {
 	bool bridged = mac_equal(p->dst_mac, peer->mac);
 	__u32 ifindex = peer->ifindex;
 
-	if (!bridged &&
-	    (rewrite_packet(skb, p, SL_TX, &p->tuple, true) || rewrite_macs(skb, peer->mac, peer->gateway_mac)))
+	if (rewrite_packet(skb, p, SL_TX, to, !bridged) ||
+	    (!bridged && rewrite_macs(skb, peer->mac, peer->gateway_mac)))
 		return drop(skb, SL_DROP_REWRITE, ifindex);
 	if (skb->pkt_type != PACKET_HOST && bpf_skb_change_type(skb, PACKET_HOST))
 		return drop(skb, SL_DROP_REWRITE, ifindex);
@@ -112,11 +112,13 @@ static __always_inline bool fib_lookup_nexthop(struct __sk_buff *skb, const stru
 					       const struct sl_endpoint *ep, struct sl_ct_entry *ct,
 					       struct bpf_redir_neigh *nh, __u64 now)
 {
+	/* Routing comes behind the translation of the destination, and before that of the source. */
+	const struct sl_tuple *to = ct->flags & SL_CT_NF_NAT ? &ct->other : &p->tuple;
 	struct bpf_fib_lookup fib = {
 		.ifindex = ep->route_ifindex,
 		.l4_protocol = p->tuple.proto,
 		.sport = p->tuple.local_port,
-		.dport = p->tuple.remote_port,
+		.dport = to->remote_port,
 		.tot_len = (__u16)p->seg_len,
 	};
 	long rc;
@@ -124,11 +126,11 @@ static __always_inline bool fib_lookup_nexthop(struct __sk_buff *skb, const stru
 	if (p->family == 4) {
 		fib.family = AF_INET;
 		fib.ipv4_src = addr_v4(p->tuple.local);
-		fib.ipv4_dst = addr_v4(p->tuple.remote);
+		fib.ipv4_dst = addr_v4(to->remote);
 	} else {
 		fib.family = AF_INET6;
 		addr_copy(fib.ipv6_src, p->tuple.local);
-		addr_copy(fib.ipv6_dst, p->tuple.remote);
+		addr_copy(fib.ipv6_dst, to->remote);
 	}
 	rc = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
 	/* Without a neighbour entry the redirect resolves it. */

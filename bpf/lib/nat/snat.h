@@ -78,10 +78,12 @@ static __always_inline bool snat_moved(struct __sk_buff *skb, const struct sl_pk
  * Takes its outside tuple away from a copy of an entry, and what was learned with that: the far end
  * answers anew. The old port is free.
  */
-static __always_inline void snat_release(struct sl_ct_entry *ct)
+static __always_inline void outside_release(struct sl_ct_entry *ct)
 {
-	bpf_map_delete_elem(&sl_ct, &ct->other);
-	bpf_map_delete_elem(&sl_ct_unassured, &ct->other);
+	if (ct_has_reverse(ct->flags)) {
+		bpf_map_delete_elem(&sl_ct, &ct->other);
+		bpf_map_delete_elem(&sl_ct_unassured, &ct->other);
+	}
 	ct->flags &= SL_CT_POD_OPENED | SL_CT_TX_SEEN_FIRST | SL_CT_FIN_TX;
 	ct->nexthop_len = 0;
 	ct->nexthop_until = 0;
@@ -232,15 +234,15 @@ __noinline int sl_snat_find(struct __sk_buff *skb, __u32 scan)
 
 /*
  * Gives the connection of p an outside tuple on this uplink. Returns 0, or the reason to drop the
- * packet: it never leaves untranslated.
- * in: s->entry from ct_init()  out: s->key = p->tuple, s->entry.other, s->reverse
+ * packet: it never leaves untranslated. inside: the key of its entry.
+ * in: s->entry from ct_init()  out: s->key, ->entry.other, ->reverse
  */
-static __always_inline __must_check enum sl_drop_reason snat_allocate(struct __sk_buff *skb, const struct sl_pkt *p,
-								      struct sl_ct_scratch *s)
+static __always_inline __must_check enum sl_drop_reason
+snat_allocate(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_tuple *inside, struct sl_ct_scratch *s)
 {
 	__u32 attempts = proto_has_free_ports(p->tuple.proto) ? 2 * SL_SNAT_ATTEMPTS : 0;
 
-	s->key = p->tuple;
+	s->key = *inside;
 	s->entry.other = p->tuple;
 	if (!snat_addr(skb, p, s->entry.other.local))
 		return SL_DROP_NO_SNAT_ADDR;

@@ -50,11 +50,11 @@ static __always_inline __sum16 csum_fold(__u32 sum)
 }
 
 /* IPv4 header: address and hop in one store. Its own checksum compensates, so a sum over the packet stays right. */
-static __always_inline int rewrite_ip4(struct __sk_buff *skb, const struct sl_pkt *p, bool source, const __u8 *addr,
-				       bool hop)
+static __always_inline int rewrite_ip4(struct __sk_buff *skb, const struct sl_pkt *p, bool source, const __u8 *from,
+				       const __u8 *addr, bool hop)
 {
 	struct iphdr *in = pkt_at(skb, ETH_HLEN, sizeof(*in));
-	__be32 new = addr_v4(addr), old = addr_v4(p->tuple.local);
+	__be32 new = addr_v4(addr), old = addr_v4(from);
 	struct iphdr ip;
 	__u32 sum;
 	int err;
@@ -90,8 +90,8 @@ static __always_inline int rewrite_ip4(struct __sk_buff *skb, const struct sl_pk
  * (CHECKSUM_COMPLETE) follows what is stored (BPF_F_RECOMPUTE_CSUM) and what changes in the L4
  * checksum (BPF_F_PSEUDO_HDR). For the address the two cancel out, as they must.
  */
-static __always_inline int rewrite_ip6(struct __sk_buff *skb, const struct sl_pkt *p, bool source, const __u8 *addr,
-				       bool hop)
+static __always_inline int rewrite_ip6(struct __sk_buff *skb, const struct sl_pkt *p, bool source, const __u8 *from,
+				       const __u8 *addr, bool hop)
 {
 	struct ipv6hdr *in = pkt_at(skb, ETH_HLEN, sizeof(*in));
 	struct ipv6hdr ip;
@@ -104,8 +104,8 @@ static __always_inline int rewrite_ip6(struct __sk_buff *skb, const struct sl_pk
 	addr_copy(source ? &ip.saddr : &ip.daddr, addr);
 	if (hop)
 		ip.hop_limit--;
-	if (!addr_equal(p->tuple.local, addr)) {
-		diff = bpf_csum_diff((__be32 *)p->tuple.local, 16, (__be32 *)addr, 16, 0);
+	if (!addr_equal(from, addr)) {
+		diff = bpf_csum_diff((__be32 *)from, 16, (__be32 *)addr, 16, 0);
 		if (unlikely(diff < 0))
 			return (int)diff;
 		err = bpf_l4_csum_replace(skb, csum_off(p), 0, (__u64)diff, BPF_F_PSEUDO_HDR | csum_flags(p));
@@ -153,19 +153,36 @@ static __always_inline __must_check int rewrite_packet(struct __sk_buff *skb, co
 	if (!hop && addr_equal(p->tuple.local, to->local))
 		err = 0;
 	else if (p->family == 4)
-		err = rewrite_ip4(skb, p, source, to->local, hop);
+		err = rewrite_ip4(skb, p, source, p->tuple.local, to->local, hop);
 	else
-		err = rewrite_ip6(skb, p, source, to->local, hop);
+		err = rewrite_ip6(skb, p, source, p->tuple.local, to->local, hop);
 	if (unlikely(err))
 		return err;
 	return rewrite_port(skb, p, source, p->tuple.local_port, to->local_port);
 }
 
-/* Replaces the port of the remote end, if the connection has another one (SL_CT_CLIENT_PORT). */
-static __always_inline __must_check int rewrite_remote_port(struct __sk_buff *skb, const struct sl_pkt *p,
-							    enum sl_dir dir, const struct sl_tuple *to)
+/*
+ * Replaces the remote end: its destination on SL_TX, its source on SL_RX. Of connections whose client has another port
+ * (SL_CT_CLIENT_PORT), and that netfilter translates (SL_CT_NF_NAT). A function of its own: most packets need none of it.
+ */
+static __noinline __must_check int sl_rewrite_remote(struct __sk_buff *skb, const struct sl_pkt *p, bool source,
+						     const struct sl_tuple *to)
 {
-	return rewrite_port(skb, p, dir == SL_RX, p->tuple.remote_port, to->remote_port);
+	int err = 0;
+
+	if (addr_equal(p->tuple.remote, to->remote))
+		err = 0;
+	else if (p->family == 4)
+		err = rewrite_ip4(skb, p, source, p->tuple.remote, to->remote, false);
+	else
+		err = rewrite_ip6(skb, p, source, p->tuple.remote, to->remote, false);
+	return err ? err : rewrite_port(skb, p, source, p->tuple.remote_port, to->remote_port);
+}
+
+static __always_inline __must_check int rewrite_remote(struct __sk_buff *skb, const struct sl_pkt *p, enum sl_dir dir,
+						       const struct sl_tuple *to)
+{
+	return sl_rewrite_remote(skb, p, dir == SL_RX, to);
 }
 
 static __always_inline __must_check int rewrite_macs(struct __sk_buff *skb, const __u8 *dst, const __u8 *src)

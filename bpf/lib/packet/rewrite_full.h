@@ -95,7 +95,8 @@ static __always_inline __must_check int full_rewrite(struct __sk_buff *skb, cons
 	int err;
 
 	if (likely(pkt->from_fast_parser))
-		return rewrite_packet(skb, &pkt->p, dir, to, false) ?: rewrite_remote_port(skb, &pkt->p, dir, to);
+		return rewrite_packet(skb, &pkt->p, dir, to, false)
+			       ?: rewrite_port(skb, &pkt->p, dir == SL_RX, pkt->p.tuple.remote_port, to->remote_port);
 	err = full_rewrite_addr(skb, pkt, dir == SL_TX, to->local);
 	if (!err)
 		err = full_rewrite_port(skb, &pkt->p, dir == SL_TX, pkt->p.tuple.local_port, to->local_port);

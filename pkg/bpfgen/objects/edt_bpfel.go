@@ -51,6 +51,7 @@ const (
 	EdtVarCfgNetnsCookie    = "cfg_netns_cookie"
 	EdtVarCfgNfExtOffset    = "cfg_nf_ext_offset"
 	EdtVarCfgNfStatusOffset = "cfg_nf_status_offset"
+	EdtVarCfgNfTuplesOffset = "cfg_nf_tuples_offset"
 	EdtVarCfgNfctOffset     = "cfg_nfct_offset"
 	EdtVarCfgRelearn        = "cfg_relearn"
 	EdtVarCfgSkNetns        = "cfg_sk_netns"
@@ -151,6 +152,7 @@ type EdtVariableSpecs struct {
 	CfgNetnsCookie    *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.VariableSpec `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.VariableSpec `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -241,6 +243,7 @@ type EdtVariables struct {
 	CfgNetnsCookie    *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.Variable `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.Variable `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.Variable `ebpf:"cfg_sk_netns"`

@@ -72,6 +72,7 @@ const (
 	FromPodVarCfgNetnsCookie    = "cfg_netns_cookie"
 	FromPodVarCfgNfExtOffset    = "cfg_nf_ext_offset"
 	FromPodVarCfgNfStatusOffset = "cfg_nf_status_offset"
+	FromPodVarCfgNfTuplesOffset = "cfg_nf_tuples_offset"
 	FromPodVarCfgNfctOffset     = "cfg_nfct_offset"
 	FromPodVarCfgRelearn        = "cfg_relearn"
 	FromPodVarCfgSkNetns        = "cfg_sk_netns"
@@ -193,6 +194,7 @@ type FromPodVariableSpecs struct {
 	CfgNetnsCookie    *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.VariableSpec `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.VariableSpec `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -325,6 +327,7 @@ type FromPodVariables struct {
 	CfgNetnsCookie    *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.Variable `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.Variable `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.Variable `ebpf:"cfg_sk_netns"`

@@ -69,6 +69,7 @@ const (
 	FromUplinkVarCfgNetnsCookie    = "cfg_netns_cookie"
 	FromUplinkVarCfgNfExtOffset    = "cfg_nf_ext_offset"
 	FromUplinkVarCfgNfStatusOffset = "cfg_nf_status_offset"
+	FromUplinkVarCfgNfTuplesOffset = "cfg_nf_tuples_offset"
 	FromUplinkVarCfgNfctOffset     = "cfg_nfct_offset"
 	FromUplinkVarCfgRelearn        = "cfg_relearn"
 	FromUplinkVarCfgSkNetns        = "cfg_sk_netns"
@@ -187,6 +188,7 @@ type FromUplinkVariableSpecs struct {
 	CfgNetnsCookie    *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.VariableSpec `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.VariableSpec `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -313,6 +315,7 @@ type FromUplinkVariables struct {
 	CfgNetnsCookie    *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.Variable `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.Variable `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.Variable `ebpf:"cfg_sk_netns"`

@@ -48,6 +48,7 @@ const (
 	MACCheckVarCfgNetnsCookie    = "cfg_netns_cookie"
 	MACCheckVarCfgNfExtOffset    = "cfg_nf_ext_offset"
 	MACCheckVarCfgNfStatusOffset = "cfg_nf_status_offset"
+	MACCheckVarCfgNfTuplesOffset = "cfg_nf_tuples_offset"
 	MACCheckVarCfgNfctOffset     = "cfg_nfct_offset"
 	MACCheckVarCfgRelearn        = "cfg_relearn"
 	MACCheckVarCfgSkNetns        = "cfg_sk_netns"
@@ -145,6 +146,7 @@ type MACCheckVariableSpecs struct {
 	CfgNetnsCookie    *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.VariableSpec `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.VariableSpec `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -229,6 +231,7 @@ type MACCheckVariables struct {
 	CfgNetnsCookie    *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.Variable `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.Variable `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.Variable `ebpf:"cfg_sk_netns"`

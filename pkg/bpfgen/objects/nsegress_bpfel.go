@@ -62,6 +62,7 @@ const (
 	NsEgressVarCfgNetnsCookie    = "cfg_netns_cookie"
 	NsEgressVarCfgNfExtOffset    = "cfg_nf_ext_offset"
 	NsEgressVarCfgNfStatusOffset = "cfg_nf_status_offset"
+	NsEgressVarCfgNfTuplesOffset = "cfg_nf_tuples_offset"
 	NsEgressVarCfgNfctOffset     = "cfg_nfct_offset"
 	NsEgressVarCfgRelearn        = "cfg_relearn"
 	NsEgressVarCfgSkNetns        = "cfg_sk_netns"
@@ -173,6 +174,7 @@ type NsEgressVariableSpecs struct {
 	CfgNetnsCookie    *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.VariableSpec `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.VariableSpec `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -285,6 +287,7 @@ type NsEgressVariables struct {
 	CfgNetnsCookie    *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.Variable `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.Variable `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.Variable `ebpf:"cfg_sk_netns"`

@@ -62,6 +62,7 @@ const (
 	NsIngressVarCfgNetnsCookie    = "cfg_netns_cookie"
 	NsIngressVarCfgNfExtOffset    = "cfg_nf_ext_offset"
 	NsIngressVarCfgNfStatusOffset = "cfg_nf_status_offset"
+	NsIngressVarCfgNfTuplesOffset = "cfg_nf_tuples_offset"
 	NsIngressVarCfgNfctOffset     = "cfg_nfct_offset"
 	NsIngressVarCfgRelearn        = "cfg_relearn"
 	NsIngressVarCfgSkNetns        = "cfg_sk_netns"
@@ -173,6 +174,7 @@ type NsIngressVariableSpecs struct {
 	CfgNetnsCookie    *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.VariableSpec `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.VariableSpec `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -285,6 +287,7 @@ type NsIngressVariables struct {
 	CfgNetnsCookie    *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.Variable `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.Variable `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.Variable `ebpf:"cfg_sk_netns"`

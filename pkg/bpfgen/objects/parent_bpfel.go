@@ -64,6 +64,7 @@ const (
 	ParentVarCfgNetnsCookie    = "cfg_netns_cookie"
 	ParentVarCfgNfExtOffset    = "cfg_nf_ext_offset"
 	ParentVarCfgNfStatusOffset = "cfg_nf_status_offset"
+	ParentVarCfgNfTuplesOffset = "cfg_nf_tuples_offset"
 	ParentVarCfgNfctOffset     = "cfg_nfct_offset"
 	ParentVarCfgRelearn        = "cfg_relearn"
 	ParentVarCfgSkNetns        = "cfg_sk_netns"
@@ -177,6 +178,7 @@ type ParentVariableSpecs struct {
 	CfgNetnsCookie    *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.VariableSpec `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.VariableSpec `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -293,6 +295,7 @@ type ParentVariables struct {
 	CfgNetnsCookie    *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.Variable `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.Variable `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.Variable `ebpf:"cfg_sk_netns"`

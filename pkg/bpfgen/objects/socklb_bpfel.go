@@ -56,6 +56,7 @@ const (
 	SockLBVarCfgNetnsCookie    = "cfg_netns_cookie"
 	SockLBVarCfgNfExtOffset    = "cfg_nf_ext_offset"
 	SockLBVarCfgNfStatusOffset = "cfg_nf_status_offset"
+	SockLBVarCfgNfTuplesOffset = "cfg_nf_tuples_offset"
 	SockLBVarCfgNfctOffset     = "cfg_nfct_offset"
 	SockLBVarCfgRelearn        = "cfg_relearn"
 	SockLBVarCfgSkNetns        = "cfg_sk_netns"
@@ -161,6 +162,7 @@ type SockLBVariableSpecs struct {
 	CfgNetnsCookie    *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.VariableSpec `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.VariableSpec `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -245,6 +247,7 @@ type SockLBVariables struct {
 	CfgNetnsCookie    *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.Variable `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.Variable `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.Variable `ebpf:"cfg_sk_netns"`

@@ -68,6 +68,7 @@ const (
 	ToPodVarCfgNetnsCookie    = "cfg_netns_cookie"
 	ToPodVarCfgNfExtOffset    = "cfg_nf_ext_offset"
 	ToPodVarCfgNfStatusOffset = "cfg_nf_status_offset"
+	ToPodVarCfgNfTuplesOffset = "cfg_nf_tuples_offset"
 	ToPodVarCfgNfctOffset     = "cfg_nfct_offset"
 	ToPodVarCfgRelearn        = "cfg_relearn"
 	ToPodVarCfgSkNetns        = "cfg_sk_netns"
@@ -185,6 +186,7 @@ type ToPodVariableSpecs struct {
 	CfgNetnsCookie    *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.VariableSpec `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.VariableSpec `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -309,6 +311,7 @@ type ToPodVariables struct {
 	CfgNetnsCookie    *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.Variable `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.Variable `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.Variable `ebpf:"cfg_sk_netns"`

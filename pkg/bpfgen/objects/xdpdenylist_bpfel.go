@@ -43,6 +43,7 @@ const (
 	XDPDenylistVarCfgNetnsCookie    = "cfg_netns_cookie"
 	XDPDenylistVarCfgNfExtOffset    = "cfg_nf_ext_offset"
 	XDPDenylistVarCfgNfStatusOffset = "cfg_nf_status_offset"
+	XDPDenylistVarCfgNfTuplesOffset = "cfg_nf_tuples_offset"
 	XDPDenylistVarCfgNfctOffset     = "cfg_nfct_offset"
 	XDPDenylistVarCfgRelearn        = "cfg_relearn"
 	XDPDenylistVarCfgSkNetns        = "cfg_sk_netns"
@@ -135,6 +136,7 @@ type XDPDenylistVariableSpecs struct {
 	CfgNetnsCookie    *ebpf.VariableSpec `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.VariableSpec `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.VariableSpec `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.VariableSpec `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.VariableSpec `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.VariableSpec `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.VariableSpec `ebpf:"cfg_sk_netns"`
@@ -209,6 +211,7 @@ type XDPDenylistVariables struct {
 	CfgNetnsCookie    *ebpf.Variable `ebpf:"cfg_netns_cookie"`
 	CfgNfExtOffset    *ebpf.Variable `ebpf:"cfg_nf_ext_offset"`
 	CfgNfStatusOffset *ebpf.Variable `ebpf:"cfg_nf_status_offset"`
+	CfgNfTuplesOffset *ebpf.Variable `ebpf:"cfg_nf_tuples_offset"`
 	CfgNfctOffset     *ebpf.Variable `ebpf:"cfg_nfct_offset"`
 	CfgRelearn        *ebpf.Variable `ebpf:"cfg_relearn"`
 	CfgSkNetns        *ebpf.Variable `ebpf:"cfg_sk_netns"`

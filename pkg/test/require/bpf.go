@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
@@ -144,6 +145,26 @@ func SocketNetns(t testing.TB) {
 	t.Helper()
 	Feature(t, "namespace of a packet's socket", func() error {
 		return feature(features.HaveProgramHelper(ebpf.SchedCLS, asm.FnGetNetnsCookie))
+	})
+}
+
+// ConntrackBTF needs the kernel to say where an entry of netfilter's connection table has its tuples: conntrack is built in, or modules have
+// BTF of their own (Linux 5.11).
+func ConntrackBTF(t testing.TB) {
+	t.Helper()
+	Feature(t, "BTF of netfilter's connection table", func() error {
+		spec, err := btf.LoadKernelSpec()
+		if err != nil {
+			return err
+		}
+		if _, err := spec.AnyTypeByName("nf_conn"); err == nil {
+			return nil
+		}
+		if spec, err = btf.LoadKernelModuleSpec("nf_conntrack"); err != nil {
+			return errors.Join(ErrMissing, err)
+		}
+		_, err = spec.AnyTypeByName("nf_conn")
+		return err
 	})
 }
 

@@ -105,22 +105,3 @@ func TestPrivilegedFastPathDirect(t *testing.T) {
 		e2etest.AssertNoAnswer(t, web, proto, e2etest.At(fam.Client(w.Client()), 9000))
 	})
 }
-
-// A connection that another netfilter user rewrites never takes the fast path.
-func TestPrivilegedServiceIsNotShortcut(t *testing.T) {
-	t.Parallel()
-	w := e2etest.NewWorld(t)
-	p := w.AddPod(w.Runtime(e2etest.Net0()), "app")
-	e2etest.Serve(t, w.Client(), "client", ":9000")
-	for _, fam := range e2etest.Families() {
-		e2etest.TranslateVIP(t, w.Node, fam, e2etest.VirtualIP(fam), fam.Client(w.Client()), 9000)
-	}
-	e2etest.EachTransport(t, func(t *testing.T, fam e2etest.Family, proto string) {
-		before := w.Counters(t, p)
-		e2etest.Ask(t, p, proto, e2etest.At(e2etest.VirtualIP(fam), 80))
-		after := w.Counters(t, p)
-		if fast := after.TxFast - before.TxFast + after.RxFast - before.RxFast; fast != 0 {
-			t.Errorf("%d packets of a translated connection were short-cut", fast)
-		}
-	})
-}

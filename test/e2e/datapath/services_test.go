@@ -218,7 +218,7 @@ func TestPrivilegedFirewallAdmitsThroughDropPolicy(t *testing.T) {
 	})
 }
 
-// A third party masquerades what leaves the node: it does so once, and none of it is learned. Without it Sluice masquerades again.
+// A third party masquerades what leaves the node: it does so once. Without it Sluice masquerades again.
 func TestPrivilegedMasqueradedByAnother(t *testing.T) {
 	t.Parallel()
 	w := e2etest.NewWorld(t)
@@ -233,9 +233,6 @@ func TestPrivilegedMasqueradedByAnother(t *testing.T) {
 		})
 	}
 	asks()
-	if c := w.Counters(t, app); c.TxFast+c.RxFast != 0 {
-		t.Errorf("%+v: packets that another translates took the shortcut", c)
-	}
 	e2etest.MustRun(t, w.Node, "nft delete table inet other")
 	asks()
 	if c := w.Counters(t, app); c.TxFast == 0 || c.RxFast == 0 {

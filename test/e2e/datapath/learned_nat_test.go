@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-cni/sluice/pkg/test/e2etest"
+	"github.com/sluice-cni/sluice/pkg/test/require"
+)
+
+// natPath is a connection that netfilter translates, as kube-proxy has it do for a kind of Service.
+type natPath struct {
+	name    string
+	from    e2etest.Place
+	to      netip.Addr // port 80
+	backend e2etest.Place
+	addr    netip.Addr // of the backend, port 8000
+	masq    bool       // netfilter masquerades as well
+	sees    netip.Addr // the client, as the backend sees it
+	pods    []*e2etest.Pod
+}
+
+// natRules are those of a proxy for p: like kube-proxy's, they mark what they masquerade.
+func natRules(fam e2etest.Family, p natPath) string {
+	ip := map[string]string{"4": "ip", "6": "ip6"}[fam.Suffix]
+	var b strings.Builder
+	fmt.Fprintf(&b, "table %s proxy {\nchain pre {\ntype nat hook prerouting priority -100;\n", ip)
+	for _, proto := range []string{"tcp", "udp"} {
+		mark := ""
+		if p.masq {
+			mark = "meta mark set meta mark or 0x4000 "
+		}
+		fmt.Fprintf(&b, "%s daddr %s %s dport 80 %sdnat to %s\n", ip, p.to, proto, mark, e2etest.At(p.addr, 8000))
+	}
+	b.WriteString("}\nchain post {\ntype nat hook postrouting priority 100;\nmeta mark & 0x4000 == 0x4000 masquerade\n}\n}\n")
+	return b.String()
+}
+
+// natWorld has pods of each kind of network, and what can be between them.
+func natPaths(t *testing.T, w *e2etest.World) func(fam e2etest.Family) []natPath {
+	t.Helper()
+	plain, other, ptp := e2etest.Net1(), e2etest.Network{Name: "net2", Bridge: "cni2", Subnets: []string{"10.3.0.0/16", "fd00:10:3::/64"}},
+		e2etest.Network{Name: "net3", Main: "ptp", Subnets: []string{"10.4.0.0/16", "fd00:10:4::/64"}}
+	plain.NoMasq, other.NoMasq, ptp.NoMasq = true, true, true
+	masked, app := w.AddPod(w.Runtime(e2etest.Net0()), "masked"), w.AddPod(w.Runtime(plain), "app")
+	sibling, web := w.AddPod(w.Runtime(plain), "sibling"), w.AddPod(w.Runtime(other), "web")
+	left, right := w.AddPod(w.Runtime(ptp), "left"), w.AddPod(w.Runtime(ptp), "right")
+	for _, p := range []*e2etest.Pod{sibling, web, right} {
+		e2etest.Serve(t, p, p.Name, ":8000")
+	}
+	e2etest.Serve(t, w.Client(), "client", ":8000")
+	return func(fam e2etest.Family) []natPath {
+		vip, node, client := e2etest.VirtualIP(fam), fam.Node(w.Client()), fam.Client(w.Client())
+		gateway := func(p *e2etest.Pod) netip.Addr {
+			return netip.MustParseAddr(e2etest.NthAddr(netip.PrefixFrom(fam.Pod(p), map[string]int{"4": 24, "6": 64}[fam.Suffix]), 1))
+		}
+		return []natPath{
+			{name: "outside, masqueraded by us", from: masked, to: vip, backend: w.Client(), addr: client, sees: node, pods: []*e2etest.Pod{masked}},
+			{name: "outside", from: app, to: vip, backend: w.Client(), addr: client, sees: fam.Pod(app), pods: []*e2etest.Pod{app}},
+			{name: "outside, masqueraded by netfilter", from: app, to: vip, backend: w.Client(), addr: client, masq: true, sees: node, pods: []*e2etest.Pod{app}},
+			{name: "another network", from: app, to: vip, backend: web, addr: fam.Pod(web), sees: fam.Pod(app), pods: []*e2etest.Pod{app, web}},
+			{name: "another network, masqueraded", from: app, to: vip, backend: web, addr: fam.Pod(web), masq: true, sees: gateway(web), pods: []*e2etest.Pod{app, web}},
+			{name: "same bridge, masqueraded", from: app, to: vip, backend: sibling, addr: fam.Pod(sibling), masq: true, sees: gateway(sibling), pods: []*e2etest.Pod{app, sibling}},
+			{name: "point to point", from: left, to: vip, backend: right, addr: fam.Pod(right), sees: fam.Pod(left), pods: []*e2etest.Pod{left, right}},
+			{name: "NodePort", from: w.Client(), to: node, backend: web, addr: fam.Pod(web), sees: client, pods: []*e2etest.Pod{web}},
+			{name: "NodePort, masqueraded", from: w.Client(), to: node, backend: web, addr: fam.Pod(web), masq: true, sees: gateway(web), pods: []*e2etest.Pod{web}},
+			{name: "NodePort of a point to point pod", from: w.Client(), to: node, backend: right, addr: fam.Pod(right), sees: client, pods: []*e2etest.Pod{right}},
+			{name: "pod to NodePort", from: app, to: node, backend: web, addr: fam.Pod(web), masq: true, sees: gateway(web), pods: []*e2etest.Pod{app, web}},
+		}
+	}
+}
+
+// Connections that netfilter translates take the fast path with that translation, whoever translates and wherever the backend is.
+func TestPrivilegedNetfilterNAT(t *testing.T) {
+	t.Parallel()
+	require.ConntrackBTF(t)
+	w := e2etest.NewWorld(t)
+	paths := natPaths(t, w)
+	e2etest.EachFamily(t, func(t *testing.T, fam e2etest.Family) {
+		for _, p := range paths(fam) {
+			t.Run(p.name, func(t *testing.T) {
+				e2etest.LoadNFT(t, w.Node, natRules(fam, p))
+				defer e2etest.MustRun(t, w.Node, "nft delete table "+map[string]string{"4": "ip", "6": "ip6"}[fam.Suffix]+" proxy")
+				for _, proto := range []string{"tcp", "udp"} {
+					c, err := e2etest.Dial(p.from, proto+fam.Suffix, "", e2etest.At(p.to, 80))
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer c.Close()
+					if c.Answer.Peer.Addr() != p.sees {
+						t.Errorf("%s: the backend sees %s, want %s", proto, c.Answer.Peer, p.sees)
+					}
+					wantFast(t, w, proto, c, p.pods)
+				}
+			})
+		}
+	})
+}
+
+// wantFast goes on with a connection until it is learned, and then expects it on the fast path.
+func wantFast(t *testing.T, w *e2etest.World, proto string, c *e2etest.Talk, pods []*e2etest.Pod) {
+	t.Helper()
+	rounds := func(n int) {
+		if err := c.SendRounds(n); err != nil {
+			t.Fatalf("%s: %v", proto, err)
+		}
+	}
+	rounds(5)
+	if c.UDP { // netfilter gives a stream its full life when it is two seconds old
+		time.Sleep(2200 * time.Millisecond)
+	}
+	rounds(5)
+	before := make([]e2etest.Counters, len(pods))
+	for i, p := range pods {
+		before[i] = w.Counters(t, p)
+	}
+	rounds(e2etest.LongTalk)
+	for i, p := range pods {
+		after := w.Counters(t, p)
+		rx, tx := after.RxPackets-before[i].RxPackets, after.TxPackets-before[i].TxPackets
+		if fast := after.RxFast - before[i].RxFast; rx == 0 || fast < rx*8/10 {
+			t.Errorf("%s: of %d packets to %s %d took the fast path", proto, rx, p.Name, fast)
+		}
+		if fast := after.TxFast - before[i].TxFast; tx == 0 || fast < tx*8/10 {
+			t.Errorf("%s: of %d packets from %s %d took the fast path", proto, tx, p.Name, fast)
+		}
+	}
+}
