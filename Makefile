@@ -34,7 +34,7 @@ INTEROP_NEEDS := $(GUEST_NEEDS) $(REPORT_NEEDS) $(RUNTIME_NEEDS) $(UPSTREAM_NEED
 # Packages whose tests run programs of other projects for most of their time: upstream's plugins, netfilter's tools, load generators, runtimes,
 # DHCP servers, Kubernetes, Prometheus, a browser, Vagrant.
 # Those that take longest come first.
-INTEROP := ./test/e2e/stateful ./test/e2e/takeover ./test/e2e/agent ./test/e2e/netfilter ./plugins/ipam/cluster ./test/runtimes ./test/upstream ./cmd/sluice/internal/ui/pagetest ./bench \
+INTEROP := ./bench/subject ./test/e2e/stateful ./test/e2e/takeover ./test/e2e/agent ./test/e2e/netfilter ./plugins/ipam/cluster ./test/runtimes ./test/upstream ./cmd/sluice/internal/ui/pagetest ./bench \
 	./bench/page ./bench/tool ./pkg/test/kubetest ./test/e2e/dhcp ./test/e2e/parity ./test/manifests ./test/monitoring ./test/vm/vagrantfile
 # Packages whose tests take minutes. They begin first: the last one to begin would be tested alone.
 LONGEST := ./test/e2e/lifecycle ./bpf/tests ./loader ./cmd/sluice ./test/e2e/datapath ./test/e2e/policy ./test/e2e/hostport

@@ -47,8 +47,9 @@ const (
 	rst       = Flags(bpfgen.TypesSlCtFlagSL_CT_RST)
 	localPeer = Flags(bpfgen.TypesSlCtFlagSL_CT_PEER_LOCAL)
 	tracked   = Flags(bpfgen.TypesSlCtFlagSL_CT_TRACKED)
+	nfNAT     = Flags(bpfgen.TypesSlCtFlagSL_CT_NF_NAT)
 	// SL_CT_HAS_REVERSE of bpf/lib/conntrack/conntrack_table.h: the connection has a reverse entry in the same table.
-	hasReverse = snat | Flags(bpfgen.TypesSlCtFlagSL_CT_CLIENT_PORT|bpfgen.TypesSlCtFlagSL_CT_HAIRPIN|bpfgen.TypesSlCtFlagSL_CT_POD_SNAT)
+	mayHaveReverse = snat | nfNAT | Flags(bpfgen.TypesSlCtFlagSL_CT_CLIENT_PORT|bpfgen.TypesSlCtFlagSL_CT_HAIRPIN|bpfgen.TypesSlCtFlagSL_CT_POD_SNAT)
 )
 
 // Names returns the names of the bits that are set, in the order of the enum.
@@ -61,7 +62,7 @@ func (f Flags) Names() []string {
 		{index, "index"}, {podOpened, "pod-opened"}, {snat, "snat"}, {dnat, "dnat"}, {dnatAny, "dnat-any"},
 		{txFirst, "tx-first"}, {txConfirm, "tx-confirmed"}, {rxFirst, "rx-first"}, {rxConfirm, "rx-confirmed"},
 		{replied, "replied"}, {assured, "assured"}, {finTX, "fin-tx"}, {finRX, "fin-rx"}, {rst, "rst"}, {localPeer, "local-peer"},
-		{tracked, "tracked"},
+		{tracked, "tracked"}, {nfNAT, "netfilter-nat"},
 	} {
 		if f&e.bit != 0 {
 			names = append(names, e.name)
@@ -90,16 +91,27 @@ type Record struct {
 func (r *Record) IsIndex() bool { return r.Flags&index != 0 }
 
 // Translated reports whether Other means anything.
-func (r *Record) Translated() bool { return r.Flags&(snat|dnat) != 0 }
+func (r *Record) Translated() bool { return r.Flags&(snat|dnat|nfNAT) != 0 }
+
+// HasReverse reports whether a second entry, under Other, leads to this one (ct_has_reverse of bpf/lib/conntrack/conntrack.h).
+func (r *Record) HasReverse() bool {
+	return r.Flags&mayHaveReverse != 0 && r.Flags&(nfNAT|localPeer) != nfNAT|localPeer
+}
+
+// TranslatedByNetfilter reports whether a rule of netfilter or IPVS translates it, such as kube-proxy's for a Service. Other has
+// the far end behind that translation then.
+func (r *Record) TranslatedByNetfilter() bool { return r.Flags&nfNAT != 0 }
 
 // Masqueraded reports whether the other end sees an address of the node for the pod's.
 func (r *Record) Masqueraded() bool { return r.Flags&snat != 0 }
 
-// Kind is "masquerade", "hostport" or "plain".
+// Kind is "netfilter" (netfilter translates it, and the datapath may masquerade it as well), "masquerade", "hostport" or "plain".
 func (r *Record) Kind() string {
 	switch {
 	case r.Flags&dnat != 0:
 		return "hostport"
+	case r.TranslatedByNetfilter():
+		return "netfilter"
 	case r.Flags&snat != 0:
 		return "masquerade"
 	}
@@ -224,7 +236,7 @@ func (u *Use) Count(r *Record, now Time) {
 	u.Entries++
 	switch {
 	case r.IsIndex() || IsOver(r.State(now)):
-	case r.Flags&hasReverse != 0:
+	case r.HasReverse():
 		u.Living += 2
 	default:
 		u.Living++

@@ -85,13 +85,9 @@ func TestPrivilegedNetfilterNAT(t *testing.T) {
 		for _, p := range paths(fam) {
 			t.Run(p.name, func(t *testing.T) {
 				e2etest.LoadNFT(t, w.Node, natRules(fam, p))
-				defer e2etest.MustRun(t, w.Node, "nft delete table "+map[string]string{"4": "ip", "6": "ip6"}[fam.Suffix]+" proxy")
+				defer unproxy(t, w, fam)
 				for _, proto := range []string{"tcp", "udp"} {
-					c, err := e2etest.Dial(p.from, proto+fam.Suffix, "", e2etest.At(p.to, 80))
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer c.Close()
+					c := natTalk(t, p, fam, proto)
 					if c.Answer.Peer.Addr() != p.sees {
 						t.Errorf("%s: the backend sees %s, want %s", proto, c.Answer.Peer, p.sees)
 					}
@@ -130,4 +126,132 @@ func wantFast(t *testing.T, w *e2etest.World, proto string, c *e2etest.Talk, pod
 			t.Errorf("%s: of %d packets from %s %d took the fast path", proto, tx, p.Name, fast)
 		}
 	}
+}
+
+// natTalk opens a connection on a path.
+func natTalk(t *testing.T, p natPath, fam e2etest.Family, proto string) *e2etest.Talk {
+	t.Helper()
+	c, err := e2etest.Dial(p.from, proto+fam.Suffix, "", e2etest.At(p.to, 80))
+	if err != nil {
+		t.Fatalf("%s: %v", proto, err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func unproxy(t *testing.T, w *e2etest.World, fam e2etest.Family) {
+	t.Helper()
+	e2etest.MustRun(t, w.Node, "nft delete table "+map[string]string{"4": "ip", "6": "ip6"}[fam.Suffix]+" proxy")
+}
+
+// Netfilter's entry of a translated connection on the fast path is one that a stateful firewall can rely on, and the connection outlives
+// its entry: netfilter makes another one with the same endpoint.
+func TestPrivilegedNetfilterNATTable(t *testing.T) {
+	t.Parallel()
+	require.ConntrackBTF(t)
+	w := e2etest.NewWorld(t)
+	w.Configure(`{"relearnSeconds": 1}`)
+	paths := natPaths(t, w)
+	e2etest.EachFamily(t, func(t *testing.T, fam e2etest.Family) {
+		for i, p := range paths(fam) {
+			if i%2 != 0 && testing.Short() {
+				continue
+			}
+			t.Run(p.name, func(t *testing.T) {
+				e2etest.LoadNFT(t, w.Node, natRules(fam, p))
+				defer unproxy(t, w, fam)
+				tcp, udp := natTalk(t, p, fam, "tcp"), natTalk(t, p, fam, "udp")
+				wantFast(t, w, "udp", udp, p.pods) // takes two seconds
+				wantFast(t, w, "tcp", tcp, p.pods)
+				wantEntry(t, w, "tcp", tcp, "ESTABLISHED", 3600)
+				wantEntry(t, w, "udp", udp, "", 60)
+				e2etest.MustRun(t, w.Node, "conntrack -F")
+				for range 4 { // past relearning
+					time.Sleep(400 * time.Millisecond)
+					for _, c := range []*e2etest.Talk{tcp, udp} {
+						if err := c.SendRounds(3); err != nil {
+							t.Fatalf("after the table was flushed: %v", err)
+						}
+					}
+				}
+				wantFast(t, w, "udp", udp, p.pods)
+				wantFast(t, w, "tcp", tcp, p.pods)
+				wantEntry(t, w, "tcp, flushed", tcp, "ESTABLISHED", 200)
+				tcp.Close()
+				time.Sleep(300 * time.Millisecond)
+				if state, _ := tableEntry(t, w, tcp); state == "ESTABLISHED" || state == "SYN_RECV" {
+					t.Errorf("after the end netfilter has it as %s", state)
+				}
+			})
+		}
+	})
+}
+
+// A Service whose endpoint goes: kube-proxy changes its rule and deletes the entries of UDP. The next datagrams go to the new one after a
+// second at the latest, and none to the old one again.
+func TestPrivilegedNetfilterNATEndpointGoes(t *testing.T) {
+	t.Parallel()
+	require.ConntrackBTF(t)
+	w := e2etest.NewWorld(t)
+	paths := natPaths(t, w)
+	e2etest.EachFamily(t, func(t *testing.T, fam e2etest.Family) {
+		all := paths(fam)
+		client, web := all[1], all[3] // both for the same pod, at the virtual address
+		for _, ends := range [][2]natPath{{client, web}, {web, client}} {
+			t.Run(ends[0].name+" to "+ends[1].name, func(t *testing.T) {
+				e2etest.LoadNFT(t, w.Node, natRules(fam, ends[0]))
+				defer unproxy(t, w, fam)
+				c := natTalk(t, ends[0], fam, "udp")
+				wantFast(t, w, "udp", c, ends[0].pods[:1])
+				was := c.Answer.Server
+				unproxy(t, w, fam)
+				e2etest.LoadNFT(t, w.Node, natRules(fam, ends[1]))
+				e2etest.MustRun(t, w.Node, fmt.Sprintf("conntrack -D -p udp --orig-dst %s -f ipv%s", ends[0].to, fam.Suffix))
+				moved, gone := time.Time{}, time.Now()
+				for time.Since(gone) < 3*time.Second {
+					if err := c.SendRounds(1); err != nil {
+						t.Fatal(err)
+					}
+					switch is := c.Answer.Server; {
+					case is != was && moved.IsZero():
+						moved = time.Now()
+					case is == was && !moved.IsZero():
+						t.Fatalf("%s answers again, after %s", was, c.Answer.Server)
+					}
+					time.Sleep(5 * time.Millisecond)
+				}
+				if took := moved.Sub(gone); moved.IsZero() || took > 1300*time.Millisecond {
+					t.Errorf("the new endpoint answers after %v, want a second at most", took)
+				}
+				wantFast(t, w, "udp", c, ends[1].pods[:1])
+			})
+		}
+	})
+}
+
+// What a rule forbids later is over after relearnSeconds, also for a connection that netfilter translates.
+func TestPrivilegedNetfilterNATLaterRule(t *testing.T) {
+	t.Parallel()
+	require.ConntrackBTF(t)
+	w := e2etest.NewWorld(t)
+	w.Configure(`{"relearnSeconds": 1}`)
+	paths := natPaths(t, w)
+	e2etest.EachFamily(t, func(t *testing.T, fam e2etest.Family) {
+		for _, p := range paths(fam) {
+			t.Run(p.name, func(t *testing.T) {
+				e2etest.LoadNFT(t, w.Node, natRules(fam, p))
+				defer unproxy(t, w, fam)
+				c := natTalk(t, p, fam, "tcp")
+				wantFast(t, w, "tcp", c, p.pods)
+				e2etest.LoadNFT(t, w.Node, "table inet later {\nchain forward {\ntype filter hook forward priority 0; policy drop;\n}\n}\n")
+				defer e2etest.MustRun(t, w.Node, "nft delete table inet later")
+				c.Timeout = 500 * time.Millisecond
+				for begin := time.Now(); c.SendRounds(1) == nil; time.Sleep(20 * time.Millisecond) {
+					if time.Since(begin) > 3*time.Second {
+						t.Fatal("it goes on")
+					}
+				}
+			})
+		}
+	})
 }
