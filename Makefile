@@ -195,7 +195,7 @@ hubble: ## ask the agent by the published hubble and hubble-relay; building thos
 	$(call need,$(RUN_NEEDS) chromium:chromium)
 	go test -count=1 -timeout=30m -v -run '^TestPrivilegedHubble' ./test/e2e/agent -hubble
 
-hostile: ## run the tests behind every promise of SECURITY.md and every class of docs/design/bug-classes.md, row by row (root)
+hostile: ## run the tests behind every promise of SECURITY.md and every class of docs/dev/design/bug-classes.md, row by row (root)
 	$(need-root)
 	$(call need,$(INTEROP_NEEDS))
 	go run ./test/hostile $(HOSTILEFLAGS)
@@ -234,9 +234,9 @@ kernel-quick: ##* load every program and run a test of each kind under Linux 5.1
 	$(call need,$(KERNEL_NEEDS))
 	go run ./test/vm -quick $(KERNELFLAGS)
 
-kernel-matrix: ## run the privileged tests under each kernel, in QEMU, and write docs/kernels.md
+kernel-matrix: ## run the privileged tests under each kernel, in QEMU, and write docs/dev/kernels.md
 	$(call need,$(KERNEL_NEEDS))
-	go run ./test/vm -docs docs/kernels.md $(KERNELFLAGS)
+	go run ./test/vm -docs docs/dev/kernels.md $(KERNELFLAGS)
 
 kernel-shell: ## give a shell in one kernel (KERNEL=5.10), with the tests in it
 	$(call need,$(KERNEL_NEEDS))
@@ -353,7 +353,7 @@ packages: ##* make the deb and rpm packages for amd64 and arm64, in bin/packages
 	rm -rf bin/packages
 	$(RELEASE) -out bin/packages packages
 
-release: $(CYCLONEDX) ## make all that users get, with checksums, in bin/release/VERSION: docs/releasing.md
+release: $(CYCLONEDX) ## make all that users get, with checksums, in bin/release/VERSION: docs/dev/releasing.md
 	$(call need,$(RELEASE_NEEDS))
 	rm -rf 'bin/release/$(VERSION)'
 	cd test/chart && go run ./pack -version '$(VERSION)' -out '$(CURDIR)/bin/release/$(VERSION)'
@@ -402,7 +402,7 @@ fmt: ## format the Go and C sources
 	$(call need,clang-format:clang-format)
 	clang-format -i bpf/*.c $$(find bpf/lib -name '*.h')
 
-lint-prose: $(VALE) ## check the words of the documentation by docs/style.md (PROSE=page.md for one, PROSEFLAGS= for warnings too)
+lint-prose: $(VALE) ## check the words of the documentation by docs/dev/style.md (PROSE=page.md for one, PROSEFLAGS= for warnings too)
 	@files="$(PROSE)" || exit 0; [ -z "$$files" ] || $(VALE) $(PROSEFLAGS) $$files
 
 $(VALE):

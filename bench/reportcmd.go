@@ -77,7 +77,7 @@ func runReport(ctx context.Context, args []string) (err error) {
 	budget := f.Duration("budget", 0, "how long the run may take (default: 26m, 100s with -quick)")
 	setUp := f.Duration("setup", 0, "how long the pods of one peer may take, twice as long for 10,000 (default: 150s, 1m with -quick)")
 	from := f.String("from", "", "measure nothing: draw the page of this JSON `file`, and -readme")
-	readme := f.String("readme", "", "write the figures into this README, its pictures into docs/img beside it")
+	readme := f.String("readme", "", "write the figures into this README, its pictures into docs/images beside it")
 	if err := f.Parse(args); err != nil {
 		return flag.ErrHelp
 	}
@@ -189,7 +189,7 @@ func (r *fullReport) write(w io.Writer, readme string) error {
 	return nil
 }
 
-const readmeImages = "docs/img"
+const readmeImages = "docs/images"
 
 func writeReadme(f *record.File, path string) error {
 	old, err := os.ReadFile(path)

@@ -137,7 +137,7 @@ func TestReportFrom(t *testing.T) {
 	if err != nil || !strings.Contains(string(text), "| wrk: a connection for each request, 32 flows: connections, 1/s |") {
 		t.Errorf("%v: %s", err, text)
 	}
-	for _, file := range []string{filepath.Join(dir, "report.html"), filepath.Join(dir, "docs/img/bench-wrk-crr-32-rate.svg")} {
+	for _, file := range []string{filepath.Join(dir, "report.html"), filepath.Join(dir, "docs/images/bench-wrk-crr-32-rate.svg")} {
 		if _, err := os.Stat(file); err != nil {
 			t.Error(err)
 		}

@@ -154,7 +154,7 @@ func TestAttack(t *testing.T) {
 		isXML(t, svg)
 	}
 	f.Host.CPU = "a|[b](https://example.com)<img src=x>"
-	table, _, err := Readme(f, "docs/img")
+	table, _, err := Readme(f, "docs/images")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +238,7 @@ func isXML(t *testing.T, svg string) {
 
 // The README's part is replaced as a whole, and nothing else of the README changes.
 func TestReadme(t *testing.T) {
-	table, pictures, err := Readme(run(0), "docs/img")
+	table, pictures, err := Readme(run(0), "docs/images")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +298,7 @@ func TestReadmeIsOfTheRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table, pictures, err := Readme(f, "docs/img")
+	table, pictures, err := Readme(f, "docs/images")
 	if err != nil {
 		t.Fatal(err)
 	}

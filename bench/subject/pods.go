@@ -22,7 +22,7 @@ const (
 	// meets them.
 	NetnsPods, ManyPods = 50, 1001
 	// From usualPods on the maps need more room than they have by default: roomPerPod entries of "endpoints" for each pod, since a pod
-	// has up to three limits of its rate, and each takes the room of six (docs/adr/0026-map-sizes.md).
+	// has up to three limits of its rate, and each takes the room of six (docs/dev/adr/0026-map-sizes.md).
 	usualPods, roomPerPod = 400, 18
 	// The same of connections, which have two entries of "conntrack" each.
 	usualConns, roomPerConn = 10000, 3

@@ -197,7 +197,7 @@ func (w *World) bigUplink() error {
 	return w.lab.SetMaxSegmentIPv4(rtnl.BigSegment)
 }
 
-// moreQueues gives all veths that traffic passes more queues. No key of a plugin does: see docs/performance.md.
+// moreQueues gives all veths that traffic passes more queues. No key of a plugin does: see docs/dev/performance.md.
 func (w *World) moreQueues(server *netlab.NS) error {
 	if w.Suite.Queues == 0 {
 		return nil

@@ -55,10 +55,10 @@ func wantTests(t *testing.T, name string, all []string) (text string) {
 	return string(b)
 }
 
-// designPages are the Markdown files below docs/design.
+// designPages are the Markdown files below docs/dev/design.
 func designPages(tb testing.TB) (pages []string) {
 	tb.Helper()
-	err := filepath.WalkDir("../../docs/design", func(name string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir("../../docs/dev/design", func(name string, d fs.DirEntry, err error) error {
 		if err == nil && filepath.Ext(name) == ".md" {
 			pages = append(pages, name)
 		}
@@ -70,20 +70,20 @@ func designPages(tb testing.TB) (pages []string) {
 	return pages
 }
 
-// Every class of bugs in docs/design/bug-classes.md has a test that exists, or a reason why it does not apply. Every other test that
-// a page of docs/design or docs/testing.md names exists too.
+// Every class of bugs in docs/dev/design/bug-classes.md has a test that exists, or a reason why it does not apply. Every other test that
+// a page of docs/dev/design or docs/dev/testing.md names exists too.
 func TestBugClasses(t *testing.T) {
 	all := testFuncs(t)
-	wantTests(t, "../../docs/testing.md", all)
+	wantTests(t, "../../docs/dev/testing.md", all)
 	pages := designPages(t)
 	if len(pages) < 10 {
-		t.Errorf("%d pages in docs/design", len(pages))
+		t.Errorf("%d pages in docs/dev/design", len(pages))
 	}
 	for _, page := range pages {
 		wantTests(t, page, all)
 	}
 	const classes = 42
-	rows := bugClass.FindAllStringSubmatch(wantTests(t, "../../docs/design/bug-classes.md", all), -1)
+	rows := bugClass.FindAllStringSubmatch(wantTests(t, "../../docs/dev/design/bug-classes.md", all), -1)
 	if len(rows) != classes {
 		t.Errorf("%d classes, want %d", len(rows), classes)
 	}

@@ -54,7 +54,7 @@ type packet struct {
 	raw      []byte // without what pads a short frame
 }
 
-// read applies the rules of docs/design/overview.md, "What passes untouched".
+// read applies the rules of docs/dev/design/overview.md, "What passes untouched".
 func read(raw []byte) packet {
 	p := packet{raw: raw}
 	if len(raw) < ethLen {

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
-// Verdicts of the programs; docs/design/overview.md allows no others.
+// Verdicts of the programs; docs/dev/design/overview.md allows no others.
 const (
 	pass     = int32(-1)
 	shot     = int32(2)

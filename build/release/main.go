@@ -2,7 +2,7 @@
 
 // Command release makes what users get: the image, packages for Debian and for RPM systems, archives, the list of parts (SBOM)
 // and checksums, for every architecture. Run it at the root of the repository; "make image", "make packages" and "make release" do.
-// The same commit, Go release and packaging tools give the same bytes, wherever the repository lies: docs/releasing.md.
+// The same commit, Go release and packaging tools give the same bytes, wherever the repository lies: docs/dev/releasing.md.
 // It asks no network.
 package main
 

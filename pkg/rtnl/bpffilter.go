@@ -30,7 +30,7 @@ func (f BPFFilter) msg(index int) vnl.TcMsg {
 
 // PutBPF makes a filter, in place of the one with the same priority, protocol and handle if there is one: no packet passes
 // between the two. The error wraps unix.EINVAL when there is no such hook, and unix.ENOENT when the kernel has no cls_bpf.
-// The message is ours, not go-tc's: it is part of the ADD of each pod (docs/adr/0021-go-tc.md).
+// The message is ours, not go-tc's: it is part of the ADD of each pod (docs/dev/adr/0021-go-tc.md).
 func (h *Handle) PutBPF(index int, f BPFFilter) error {
 	req := h.tcRequest(unix.RTM_NEWTFILTER, unix.NLM_F_CREATE, f.msg(index))
 	req.AddData(attrString(vnl.TCA_KIND, kindBPF))

@@ -3,7 +3,7 @@
 // Package rtnl is the project's narrow view of rtnetlink: links, addresses, routes and bridge ports, as plain structs.
 //
 // It is the only importer of vishvananda/netlink, whose messages it sends over sockets of its own, and of go-tc, which makes
-// queues, classes and u32 filters (docs/adr/0021-go-tc.md). What it adds: dumps that the
+// queues, classes and u32 filters (docs/dev/adr/0021-go-tc.md). What it adds: dumps that the
 // kernel marks as interrupted are repeated until they are whole, so no caller ever sees half a table; filters run in the kernel
 // (strict checking, Linux 4.20); the kernel's own explanation of a refusal is part of the error; and a device pair is made by
 // one message.

@@ -146,7 +146,7 @@ func (h *Handle) qdiscAt(index int, parent uint32) (Qdisc, error) {
 
 // AddQdisc makes q on the device with that index; with replace, also where another qdisc is at q.Parent. The error wraps ErrExist
 // when the place is taken, and unix.ENOENT when the kernel has no such qdisc. The messages of clsact and ingress are ours, because
-// they are part of the ADD of each pod, and so is that of TBF: go-tc has no TCA_TBF_RATE64 (docs/adr/0021-go-tc.md).
+// they are part of the ADD of each pod, and so is that of TBF: go-tc has no TCA_TBF_RATE64 (docs/dev/adr/0021-go-tc.md).
 func (h *Handle) AddQdisc(index int, q Qdisc, replace bool) error {
 	handle := q.Handle
 	if q.Parent == ParentIngress {

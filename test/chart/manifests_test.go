@@ -19,7 +19,7 @@ import (
 var update = flag.Bool("update", false, "write the files that are made from the chart")
 
 const manifestHead = licence + `# Rendered from deploy/helm/sluice with its default values: make chart-generate.
-# Set the image before you apply it, and clusterCIDRs and serviceCIDRs in the ConfigMap. docs/install-cluster.md says how.
+# Set the image before you apply it, and clusterCIDRs and serviceCIDRs in the ConfigMap. docs/install-kubernetes.md says how.
 `
 
 // generated are all files that are made from the chart, by their path below deploy.
@@ -40,7 +40,7 @@ resources: [sluice.yaml]
 	for name, values := range overlays(tb) {
 		comment := "What profiles/" + name + ".yaml of the Helm chart makes: make chart-generate."
 		if name == "remove" {
-			comment = "Takes Sluice off each node (docs/install-cluster.md): make chart-generate."
+			comment = "Takes Sluice off each node (docs/install-kubernetes.md): make chart-generate."
 		}
 		overlay, err := Overlay(comment, base, mustRender(tb, values))
 		if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command cluster makes a Kubernetes of several nodes on one machine, without the internet: each node is a set of namespaces.
-// docs/cluster-lab.md describes it.
+// docs/dev/cluster-lab.md describes it.
 package main
 
 import (

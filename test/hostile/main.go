@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command hostile runs every test that stands behind a promise of SECURITY.md or
-// a class of docs/design/bug-classes.md, and says row by row what they showed. A
+// a class of docs/dev/design/bug-classes.md, and says row by row what they showed. A
 // row that names no test, one that does not exist, or one that did not run, fails.
 // Tests that need a feature which the machine's kernel lacks run under another
 // kernel, in QEMU. Without one, their rows are counted apart.
@@ -29,7 +29,7 @@ import (
 // pages have the rows, below the module.
 var pages = []page{
 	{file: "SECURITY.md", after: "### Promises", text: 0, tests: 2, kind: "promise"},
-	{file: "docs/design/bug-classes.md", after: "# Bug classes", text: 1, tests: 2, kind: "bug class"},
+	{file: "docs/dev/design/bug-classes.md", after: "# Bug classes", text: 1, tests: 2, kind: "bug class"},
 }
 
 func main() {

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
-// pods is the network of a node, as docs/getting-started.md has it.
+// pods is the network of a node, as docs/install-runtimes.md has it.
 func pods(version string) string {
 	firewall := `{ "type": "firewall" },`
 	if version == "0.3.1" {

@@ -126,7 +126,7 @@ func (v verdict) String() string {
 	return b.String()
 }
 
-// page is docs/upstream-suites.md.
+// page is docs/dev/upstream-suites.md.
 func page() []byte {
 	d, err := knownDifferences()
 	if err != nil {
@@ -150,7 +150,7 @@ func page() []byte {
 
 const pageHead = `# Upstream's own test suites
 
-Written by ` + "`go run ./test/upstream -docs docs/upstream-suites.md`" + `; do not edit.
+Written by ` + "`go run ./test/upstream -docs docs/dev/upstream-suites.md`" + `; do not edit.
 
 ` + "`make upstream-suites`" + ` runs the test suites of containernetworking/plugins %s against
 Sluice's binaries.

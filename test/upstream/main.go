@@ -6,7 +6,7 @@
 // machine's sake. A specification that only Sluice fails must be in differences.json, with the reason.
 //
 // Nothing of upstream is kept in this module. It needs root, Go and the module proxy; with -kernel the suites run in a virtual machine
-// of test/vm, where all kinds of devices are. docs/upstream-suites.md has the differences.
+// of test/vm, where all kinds of devices are. docs/dev/upstream-suites.md has the differences.
 package main
 
 import (

@@ -61,12 +61,12 @@ func TestJudge(t *testing.T) {
 
 func TestPageIsCurrent(t *testing.T) {
 	t.Parallel()
-	have, err := os.ReadFile("../../docs/upstream-suites.md")
+	have, err := os.ReadFile("../../docs/dev/upstream-suites.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(page()), string(have)); diff != "" {
-		t.Errorf("go run ./test/upstream -docs docs/upstream-suites.md (-want +have):\n%s", diff)
+		t.Errorf("go run ./test/upstream -docs docs/dev/upstream-suites.md (-want +have):\n%s", diff)
 	}
 }
 

@@ -21,7 +21,7 @@ type group struct {
 }
 
 // firstOnly are tests that ask nothing of a kernel's BPF, or nothing that a newer kernel could answer in another way. They run under
-// the first kernel of the matrix only. docs/kernels.md shows the reasons.
+// the first kernel of the matrix only. docs/dev/kernels.md shows the reasons.
 var firstOnly = []group{
 	{"test/e2e/", suite.Names{"Netfilter", "IPTables"}, "", "netfilter's tables, through nft and iptables"},
 	{"test/e2e/", suite.Names{"Parity$", "DelAcrossBackends$", "MixedAtOnce$", "LocalnetIsGuarded$"}, "", "what all backends have in common"},

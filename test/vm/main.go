@@ -11,7 +11,7 @@
 //	                                                       any command in some
 //	go run ./test/vm -list                            kernels and packages
 //
-// docs/kernel-testing.md has more. It needs Debian (apt, dpkg), the go command
+// docs/dev/kernel-testing.md has more. It needs Debian (apt, dpkg), the go command
 // and the tools that the tests use, and neither root nor KVM.
 package main
 

@@ -109,7 +109,7 @@ func machines(emulator string, all []*finished) string {
 	return b.String()
 }
 
-// docsHead is the beginning of docs/kernels.md.
+// docsHead is the beginning of docs/dev/kernels.md.
 const docsHead = `# Kernels
 
 Written by ` + "`make kernel-matrix`" + `; do not edit. It runs the privileged tests of every package under
@@ -125,7 +125,7 @@ oldest that Sluice supports comes first.
 
 `
 
-// writeDocs writes docs/kernels.md: from the results alone, so that the same
+// writeDocs writes docs/dev/kernels.md: from the results alone, so that the same
 // sources and kernels give the same page.
 func (w *work) writeDocs(columns []result.Column) error {
 	var b strings.Builder

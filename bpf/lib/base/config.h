@@ -27,7 +27,7 @@ volatile const __u32 cfg_l2_len = 14;
 /*
  * 1: the programs of an uplink are on a device that has clients of hostPorts on this node instead: a
  * bridge of pods, or the host veth of a pod without programs. They translate hostPorts and leave all
- * else alone (docs/design/clients.md).
+ * else alone (docs/dev/design/clients.md).
  */
 volatile const __u32 cfg_clients = 0;
 /* The kernel has BPF_FIB_LOOKUP_SRC (6.7). */

@@ -13,7 +13,7 @@
  * Flags and times are written without atomics from every CPU: two CPUs may lose each other's bit. The
  * worst outcome is a connection that gets on the fast path one packet later, or that keeps a longer
  * timeout. The fields that say how to translate are written once, before the entry is visible to the
- * other hooks, or written back as they were read. docs/design/conntrack.md says what may happen in
+ * other hooks, or written back as they were read. docs/dev/design/conntrack.md says what may happen in
  * between. (An atomic or needs kernel 5.12.)
  */
 

@@ -3,7 +3,7 @@
 #include "conntrack_table.h"
 
 /*
- * Shares of the tables of connections (docs/adr/0025-conntrack-shares.md).
+ * Shares of the tables of connections (docs/dev/adr/0025-conntrack-shares.md).
  *
  * An entry gets into sl_ct only with a place. A place belongs to the attachment of its entry, and is
  * free again when the entry has gone or has expired: the next search that comes by takes it. So the

@@ -7,7 +7,7 @@
  * sees it. A reverse entry leads from another tuple of the same connection to that key.
  */
 
-/* sl_ct_entry.flags. docs/design/conntrack.md says what they mean. */
+/* sl_ct_entry.flags. docs/dev/design/conntrack.md says what they mean. */
 enum sl_ct_flag {
 	SL_CT_REVERSE = 1 << 0,	      /* a reverse entry: "other" is the key of the entry */
 	SL_CT_POD_OPENED = 1 << 1,    /* the pod sent the first packet */

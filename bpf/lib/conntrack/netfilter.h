@@ -4,7 +4,7 @@
 #include "../packet/parse.h"
 
 /*
- * What netfilter's own connection table knows of a connection (docs/design/fast-path.md, "Netfilter's table").
+ * What netfilter's own connection table knows of a connection (docs/dev/design/fast-path.md, "Netfilter's table").
  *
  * Netfilter sees only the packets that take the slow path. A stateful firewall decides by its entry,
  * so the entry has to be one that lives on while the fast path carries the connection:

@@ -4,7 +4,7 @@
 // has kept of their ADD.
 //
 // In doubt it removes nothing: if one of the two cannot be asked, if an attachment is young or of another network, or if it was no ADD of
-// Kubernetes. docs/adr/0035-node-agent.md says why it does not call GC.
+// Kubernetes. docs/dev/adr/0035-node-agent.md says why it does not call GC.
 package garbage
 
 import (

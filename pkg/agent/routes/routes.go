@@ -3,7 +3,7 @@
 // Package routes keeps the routes from this node to the pods of the other nodes.
 // The node agent calls it with the facts of Node objects. It does not talk to the API server, and no packet waits for it.
 // It changes only routes of its own protocol number and devices with its own alias.
-// docs/routing.md describes the modes, docs/adr/0036-routes-between-nodes.md the decisions.
+// docs/routing.md describes the modes, docs/dev/adr/0036-routes-between-nodes.md the decisions.
 package routes
 
 import (

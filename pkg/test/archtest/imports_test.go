@@ -190,7 +190,7 @@ var onlyFrom = map[string]struct {
 	"github.com/cilium/cilium/api/v1/relay/":       {[]string{"pkg/agent/observer", "test/", "_test"}, "links gRPC; only the agent serves it"},
 	"github.com/cilium/cilium/pkg/":                {nil, "Cilium's own code: the messages of its API are all that Sluice needs"},
 	"github.com/godbus/dbus/":                      {[]string{"pkg/netfilter/firewalld/bus", "_test"}, "its initialisers and its size, in every process that links it"},
-	"github.com/florianl/go-tc/":                   {[]string{"pkg/rtnl", "_test"}, "its lists fail at an attribute that it does not know; docs/adr/0021-go-tc.md says what it is for"},
+	"github.com/florianl/go-tc/":                   {[]string{"pkg/rtnl", "_test"}, "its lists fail at an attribute that it does not know; docs/dev/adr/0021-go-tc.md says what it is for"},
 	"github.com/mdlayher/netlink/":                 {[]string{"pkg/rtnl"}, "the message layer of go-tc, whose errors pkg/rtnl translates"},
 	"gonum.org/v1/plot/":                           {[]string{"bench/page", "bench/flame"}, "fonts, and modules that no product needs: pictures are drawn in one place"},
 	"github.com/aclements/go-moremath/":            {[]string{"bench/stats"}, "one test of significance for all benchmarks"},

@@ -271,7 +271,7 @@ func (l *call) gcIn(ctx context.Context, place, name string, keep map[[2]string]
 }
 
 // status says whether an ADD would find an address here, or a store to ask for one. A full pool is no error: see
-// docs/adr/0031-status-of-a-full-pool.md.
+// docs/dev/adr/0031-status-of-a-full-pool.md.
 func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	c, err := conf.Load(a)
 	if err != nil {

@@ -33,7 +33,7 @@ func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 	case backend == BackendTBF:
 		probe := rtnl.ProbeQdisc(rtnl.Qdisc{Kind: rtnl.QdiscTBF, Parent: rtnl.ParentRoot, TBF: (&Limit{Rate: 1e6, Burst: minBurst}).tbf()})
 		if errors.Is(probe, rtnl.ErrNotProbed) {
-			return nil // a container asks, that may enter no namespace (docs/adr/0038-agent-privileges.md). An ADD has the rights.
+			return nil // a container asks, that may enter no namespace (docs/dev/adr/0038-agent-privileges.md). An ADD has the rights.
 		}
 		return cnierr.Wrap(cnierr.CodeUnavailable, probe, "the kernel has no token bucket filter")
 	}

@@ -221,7 +221,7 @@ func scenesToRun() []parityCase {
 
 // TestPrivilegedParity sees behaviours in every column: all columns agree
 // with upstream but for what is listed as deliberate, and everything is as
-// docs/parity.md says.
+// docs/dev/parity.md says.
 func TestPrivilegedParity(t *testing.T) {
 	r := &results{cells: map[string]map[string]string{}}
 	columns := append(referenceColumns(t), ourColumns()...)

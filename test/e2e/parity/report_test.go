@@ -16,11 +16,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write testdata/parity.json and docs/parity.md as found")
+var update = flag.Bool("update", false, "write testdata/parity.json and docs/dev/parity.md as found")
 
 const (
 	parityFile = "testdata/parity.json"
-	parityDoc  = "../../../docs/parity.md"
+	parityDoc  = "../../../docs/dev/parity.md"
 )
 
 // parityJSON has the outcomes on file, by behaviour and column.
@@ -152,7 +152,7 @@ func TestParityOnFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(document(onFile), string(doc)); d != "" {
-		t.Errorf("docs/parity.md is not what the outcomes on file give; go test -run TestPrivilegedParity ./test/e2e/parity -update (-want +got):\n%s", d)
+		t.Errorf("docs/dev/parity.md is not what the outcomes on file give; go test -run TestPrivilegedParity ./test/e2e/parity -update (-want +got):\n%s", d)
 	}
 	for _, text := range unexcused(onFile) {
 		t.Error(text)
@@ -228,7 +228,7 @@ The same test fails when a cell changes.
 
 `
 
-// document is docs/parity.md.
+// document is docs/dev/parity.md.
 func document(cells map[string]map[string]string) string {
 	var b strings.Builder
 	b.WriteString(documentHead)

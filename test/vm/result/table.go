@@ -23,7 +23,7 @@ func (c Column) head() string {
 	return fmt.Sprintf("%s (%s)", c.Series, release)
 }
 
-// Tables writes what docs/kernels.md shows, in Markdown: tests, instructions
+// Tables writes what docs/dev/kernels.md shows, in Markdown: tests, instructions
 // and probes by kernel, and what each kernel lacks.
 func Tables(w io.Writer, columns []Column) error {
 	t := &table{w: w, columns: columns}

@@ -91,9 +91,9 @@ func reaches(calls map[string][]string, from, to string, seen map[string]bool) b
 }
 
 func TestData(t *testing.T) {
-	files := []string{"go.mod", "loader/a.go", "loader/testdata/x.json", "loaderx/testdata/y", "plugins/main/bridge/README.md", "docs/getting-started.md", "docs/style.md"}
+	files := []string{"go.mod", "loader/a.go", "loader/testdata/x.json", "loaderx/testdata/y", "plugins/main/bridge/README.md", "docs/install-runtimes.md", "docs/dev/style.md"}
 	for pkg, want := range map[string]string{
-		"loader": "go.mod loader/testdata/x.json", "test/conformance": "go.mod plugins/main/bridge/README.md docs/getting-started.md",
+		"loader": "go.mod loader/testdata/x.json", "test/conformance": "go.mod plugins/main/bridge/README.md docs/install-runtimes.md",
 	} {
 		if got := strings.Join(Data(Package{Path: pkg}, files), " "); got != want {
 			t.Errorf("%s: %s, want %s", pkg, got, want)

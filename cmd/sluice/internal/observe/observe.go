@@ -3,7 +3,7 @@
 // Package observe tells of connections that begin, change and end, and of packets that are dropped.
 //
 // It walks the connection table again and again and compares, and reads the records of drops. No program runs per packet for it. It changes
-// nothing, and is the only part of `sluice observe` that knows the loader. docs/adr/0047-flows-from-walks.md has the reasons.
+// nothing, and is the only part of `sluice observe` that knows the loader. docs/dev/adr/0047-flows-from-walks.md has the reasons.
 package observe
 
 import (

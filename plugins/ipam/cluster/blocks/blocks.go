@@ -4,7 +4,7 @@
 // node has claimed, and which attachment has which of them. ADD and DEL change them under a lock, and need nothing else.
 //
 // The plugin and the claims use it. An address is usable only while it stands under Claims here. The order of writes is
-// in docs/adr/0040-cluster-addresses.md. It must not talk to a store.
+// in docs/dev/adr/0040-cluster-addresses.md. It must not talk to a store.
 package blocks
 
 import (

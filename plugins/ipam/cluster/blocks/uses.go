@@ -18,7 +18,7 @@ import (
 )
 
 // Who has which address is not in the file of the pool but beside it, in a file for each attachment. So an ADD reads and
-// writes the same amount on a node with 10 pods and on one with 700. docs/adr/0040-cluster-addresses.md has the order of
+// writes the same amount on a node with 10 pods and on one with 700. docs/dev/adr/0040-cluster-addresses.md has the order of
 // writes.
 
 // attachment is the content of one of these files. Uses of another boot do not count: their pods are gone.

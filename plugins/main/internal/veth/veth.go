@@ -83,7 +83,7 @@ func (r *Recorded) AddPair(host *rtnl.Handle, c PairConf, logger *log.Logger, s 
 }
 
 // SetBigTCP lets TCP of the pod send and receive larger segments of IPv4 than 64 KiB by the pair, if c asks for it and the kernel can.
-// IPv6 stays as it is: docs/adr/0053-big-tcp.md. podEnd is as the kernel described it.
+// IPv6 stays as it is: docs/dev/adr/0053-big-tcp.md. podEnd is as the kernel described it.
 func (c PairConf) SetBigTCP(host, pod *rtnl.Handle, logger *log.Logger, hostEnd, podEnd rtnl.Link) error {
 	if !c.BigTCP {
 		return nil

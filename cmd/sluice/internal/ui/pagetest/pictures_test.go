@@ -30,7 +30,7 @@ func pictures(name, view string) string {
 	if file == "" {
 		return ""
 	}
-	return filepath.Join("..", "..", "..", "..", "..", "docs", "img", file)
+	return filepath.Join("..", "..", "..", "..", "..", "docs", "images", file)
 }
 
 const (
