@@ -40,7 +40,7 @@ resources: [sluice.yaml]
 	for name, values := range overlays(tb) {
 		comment := "What profiles/" + name + ".yaml of the Helm chart makes: make chart-generate."
 		if name == "remove" {
-			comment = "Takes Sluice off each node (docs/install-kubernetes.md): make chart-generate."
+			comment = "Takes Sluice off each node (docs/operations.md): make chart-generate."
 		}
 		overlay, err := Overlay(comment, base, mustRender(tb, values))
 		if err != nil {
