@@ -33,7 +33,7 @@ const (
 	CodeDegraded = types.ErrLimitedConnectivity
 )
 
-// Sluice's own codes. docs/errors.md lists them for operators.
+// Sluice's own codes. docs/troubleshooting.md lists them for operators.
 const (
 	// CodeKernel: the kernel refused a change, or an error without a better code.
 	CodeKernel uint = 100
