@@ -135,7 +135,7 @@ static __always_inline int fast_to_uplink(struct __sk_buff *skb, const struct sl
 		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
 	ct_delete_if_closed(&p->tuple, ct, p, SL_TX);
 	cb_mark(skb);
-	verdict = fast_xmit(skb, out, &route);
+	verdict = fast_xmit(skb, out, &route, flags & SL_CT_OUT_BARE);
 	return unlikely(verdict == TC_ACT_SHOT) ? drop(skb, SL_DROP_REWRITE, ep->ifindex) : verdict;
 }
 

@@ -263,6 +263,52 @@ __noinline int sl_from_uplink_rewrite(struct __sk_buff *skb)
 }
 
 /*
+ * The fast path of a device without Ethernet header: the packet gets the header of the pod's device. A function of its own, for the
+ * stack it takes.
+ * in: full_scratch()->outer, ->key, ->ct_flags
+ */
+__noinline int sl_bare_to_pod(struct __sk_buff *skb)
+{
+	struct sl_full_ctx *full = full_scratch();
+	struct sl_endpoint *ep;
+	struct sl_pkt *p;
+	__be16 proto;
+
+	if (!full)
+		return SL_NEXT;
+	p = &full->outer.p;
+	ep = endpoint_lookup(full->key.local);
+	if (!ep)
+		return SL_NEXT;
+	proto = p->family == 4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
+	p->l4_off += ETH_HLEN;
+	if (bpf_skb_change_head(skb, ETH_HLEN, 0) ||
+	    bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &proto, sizeof(proto), 0) ||
+	    !pull(skb, (p->l4_off & 0x7f) + sizeof(struct udphdr)))
+		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
+	if (p->tuple.proto == IPPROTO_TCP && !pull(skb, (p->l4_off & 0x7f) + sizeof(struct tcphdr)))
+		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
+	if (rewrite_remote(skb, p, SL_RX, &full->key) || rewrite_packet(skb, p, SL_RX, &full->key, true))
+		return drop(skb, SL_DROP_REWRITE, ep->ifindex);
+	return fast_to_pod(skb, ep, full->ct_flags);
+}
+
+/* No verdict: sl_from_uplink_slow() leaves the packet to sl_bare_to_pod(), which would be too deep in the stack. */
+#define SL_BARE_TO_POD 100
+
+/* May sl_from_uplink_slow() put a packet on the fast path: where there is no other parser, and with "immediate" the first one? */
+static __always_inline bool fast_from_slow(const struct sl_full_ctx *full, const struct sl_ct_match *m, __u64 now)
+{
+	const struct sl_pkt *p = &full->outer.p;
+
+	if (cfg_l2_len ? cfg_fast_path != SL_FAST_DIRECT || !(m->ct->flags & SL_CT_DNAT)
+		       : cfg_clients || !proto_has_free_ports(p->tuple.proto))
+		return false;
+	return !full->outer.first_frag && m->ct->policy == m->ep->policy && p->seg_len <= m->ep->mtu &&
+	       fast_take(m->ct, p, now);
+}
+
+/*
  * A packet that cannot take the fast path: the first one of a connection, or one that the slow
  * parser has read. The caller has called hostport_cached() for it. A function of its own: the
  * verifier checks it once, and the fast path stays short.
@@ -302,9 +348,12 @@ __noinline int sl_from_uplink_slow(struct __sk_buff *skb)
 	/* 2. conntrack */
 	m.ct = ct_update(m.key, m.ct, &full->outer.p, SL_RX, skb->len, now);
 	note_bridge(skb, m.ct);
-	fast = cfg_fast_path == SL_FAST_DIRECT && (m.ct->flags & SL_CT_DNAT) && !full->outer.first_frag &&
-	       m.ct->policy == m.ep->policy && fast_take(m.ct, &full->outer.p, now) &&
-	       full->outer.p.seg_len <= m.ep->mtu;
+	fast = fast_from_slow(full, &m, now);
+	if (!cfg_l2_len && fast) {
+		full->ct_flags = m.ct->flags;
+		ct_delete_if_closed(m.key, m.ct, &full->outer.p, SL_RX);
+		return SL_BARE_TO_POD;
+	}
 	/* 3. rewrite and forward */
 	nf_nat_stack_tuple(m.ct, m.key, &full->outer.p.tuple);
 	if (sl_from_uplink_rewrite(skb) || (fast && full_take_hop(skb, &full->outer)))
@@ -337,6 +386,7 @@ static __always_inline int from_uplink_full(struct __sk_buff *skb)
 {
 	__u32 kind = (__u32)sl_parse_full(skb, cfg_l2_len, SL_RX, 0);
 	struct sl_full_ctx *full = full_scratch();
+	int verdict;
 
 	if (!full || kind == SL_FULL_NONE)
 		return SL_NEXT;
@@ -356,7 +406,8 @@ static __always_inline int from_uplink_full(struct __sk_buff *skb)
 		if (!cfg_clients && came_for_tunnel(skb, &full->outer.p.tuple))
 			return drop(skb, SL_DROP_TUNNEL, 0);
 		hostport_cached(skb, &full->outer.p, clock_now());
-		return sl_from_uplink_slow(skb);
+		verdict = sl_from_uplink_slow(skb);
+		return verdict == SL_BARE_TO_POD ? sl_bare_to_pod(skb) : verdict;
 	case SL_FULL_OPAQUE:
 		return !cfg_clients && may_hide_tunnel_port(skb->ifindex, full) &&
 				       !endpoint_lookup(full->outer.p.tuple.local)

@@ -39,19 +39,28 @@ static __always_inline int translate(struct __sk_buff *skb, const struct sl_full
 	return SL_NEXT;
 }
 
+/* Can the fast path send by the device without Ethernet header dev? */
+static __always_inline bool bare_takes_redirect(__u32 dev)
+{
+	struct sl_uplink *up = bpf_map_lookup_elem(&sl_uplinks, &dev);
+
+	return up && up->bare == SL_BARE_FAST;
+}
+
 /* The same tuple left the pod and arrived here: cache the way it took for the packets that follow. */
 static __always_inline void confirm_tx(struct __sk_buff *skb, const struct sl_full_ctx *full, struct sl_ct_entry *ct,
 				       __u64 now)
 {
 	const struct sl_pkt *p = &full->outer.p;
 
-	/* On an L3 uplink the stack goes on sending: there is no neighbour to redirect to. */
-	if (!(ct->flags & SL_CT_TX_SEEN_FIRST) || !cfg_l2_len)
+	if (!(ct->flags & SL_CT_TX_SEEN_FIRST) || (!cfg_l2_len && !bare_takes_redirect(skb->ifindex)))
 		return;
 	if (ct->out_ifindex != skb->ifindex)
 		ct->out_ifindex = skb->ifindex;
+	if (!cfg_l2_len != !!(ct->flags & SL_CT_OUT_BARE))
+		ct->flags ^= SL_CT_OUT_BARE;
 	ct_passed_stack(skb, ct, p, SL_TX, now);
-	if (full->outer.from_fast_parser)
+	if (full->outer.from_fast_parser || !cfg_l2_len)
 		ct_cache_nexthop(ct, p->dst_mac, p->src_mac, p->seg_len, now);
 }
 
@@ -102,9 +111,12 @@ static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_ful
 	return translate(skb, full, ep, ct, now);
 }
 
+/* What sl_to_uplink_slow() says of a packet that is treated as one of the node: it is of no pod, or netfilter gave it an outside tuple. */
+#define SL_NOT_FROM_POD 100
+
 /*
  * Learns what netfilter has made of a pod's connection, which leaves untranslated by us: the packets that come back under that
- * tuple lead to its entry. If another connection has the tuple, this one stays on the slow path.
+ * tuple lead to its entry. If another connection has the tuple, this one stays on the slow path (nat/node_port.h).
  */
 static __always_inline int learn_nf_nat(struct __sk_buff *skb, const struct sl_full_ctx *full, struct sl_ct_entry *ct,
 					const struct sl_tuple *inside, __u64 now)
@@ -112,13 +124,13 @@ static __always_inline int learn_nf_nat(struct __sk_buff *skb, const struct sl_f
 	struct sl_ct_scratch *s = ct_scratch();
 
 	if (!s || !ct)
-		return pass_unchanged(full, now);
+		return SL_NOT_FROM_POD;
 	copy_without_outside(s, ct);
 	s->entry.flags |= SL_CT_NF_NAT;
 	s->entry.other = full->outer.p.tuple;
 	s->key = *inside;
 	if (!outside_claim(s, now))
-		return pass_unchanged(full, now);
+		return SL_NOT_FROM_POD;
 	ct = ct_insert(inside, &s->entry);
 	if (ct)
 		confirm_tx(skb, full, ct, now);
@@ -135,9 +147,6 @@ static __always_inline int answer_client(struct __sk_buff *skb, const struct sl_
 		ct_ensure_reverse(&full->outer.p.tuple, ct);
 	return translate(skb, full, ep, ct, now);
 }
-
-/* sl_to_uplink_slow() has to do with pods only. */
-#define SL_NOT_FROM_POD 100
 
 /*
  * The entry of a packet that leaves with this tuple. sl_from_pod has replaced it if a SYN opens anew. If that hook saw
@@ -341,6 +350,12 @@ static __always_inline int to_uplink_full(struct __sk_buff *skb)
 	}
 }
 
+/* Can a packet that has no pod's address be a pod's, which netfilter has given another source? */
+static __always_inline bool may_be_nf_nat(struct __sk_buff *skb, const struct sl_pkt *p)
+{
+	return !cfg_clients && skb->ingress_ifindex && nf_may_translate(skb, p);
+}
+
 /* The node answers a client's datagram, or sends one of its own: what comes back is for the node. */
 static __always_inline int note_datagram(const struct sl_pkt *p)
 {
@@ -355,7 +370,7 @@ int sl_to_uplink(struct __sk_buff *skb)
 	int verdict;
 
 	if (!cfg_l2_len)
-		return to_uplink_full(skb);
+		return cb_marked(skb) ? SL_NEXT : to_uplink_full(skb);
 	/*
 	 * A pod's frame has lost its VLAN 0 tag before. A frame with a tag is the node's own, and
 	 * keeps it.
@@ -369,17 +384,15 @@ int sl_to_uplink(struct __sk_buff *skb)
 	case SL_PARSED_L4:
 		if (cfg_clients && endpoint_lookup(p->tuple.remote))
 			return SL_NEXT; /* to a pod with programs: sl_to_pod sees it */
-		if (endpoint_lookup(p->tuple.local))
-			return full_ctx_init(p) ? sl_to_uplink_slow(skb) : SL_NEXT;
-		/* The node's own packet, or translated before it got here. Most of these need nothing: do not delay them. */
-		if (cfg_clients)
-			return is_unconnected_udp(skb, p->tuple.proto) ? note_datagram(p) : SL_NEXT;
-		/* A pod's, with another source by netfilter: a NodePort's answer, or masqueraded by a third party. */
-		if (skb->ingress_ifindex && nf_may_translate(skb, p) && full_ctx_init(p)) {
+		/* From a pod, perhaps with another source by netfilter: a NodePort's answer, or masqueraded by a third party. */
+		if ((endpoint_lookup(p->tuple.local) || may_be_nf_nat(skb, p)) && full_ctx_init(p)) {
 			verdict = sl_to_uplink_slow(skb);
 			if (verdict != SL_NOT_FROM_POD)
 				return verdict;
 		}
+		/* The node's own packet, or translated before it got here. Most of these need nothing: do not delay them. */
+		if (cfg_clients)
+			return is_unconnected_udp(skb, p->tuple.proto) ? note_datagram(p) : SL_NEXT;
 		return node_may_clash(skb, p) && full_ctx_init(p) ? sl_node_to_uplink(skb) : SL_NEXT;
 	case SL_PARSED_V4MAPPED:
 		return cfg_clients ? SL_NEXT : drop(skb, SL_DROP_V4MAPPED, 0);

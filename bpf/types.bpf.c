@@ -26,6 +26,7 @@ struct sl_endpoint_stats *t_endpoint_stats __attribute__((unused));
 struct sl_pod_mac *t_pod_mac __attribute__((unused));
 struct sl_tunnel_port *t_tunnel_port __attribute__((unused));
 struct sl_uplink *t_uplink __attribute__((unused));
+enum sl_bare *t_bare __attribute__((unused));
 struct sl_cidr *t_cidr __attribute__((unused));
 struct sl_policy *t_policy __attribute__((unused));
 struct sl_rule *t_rule __attribute__((unused));

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "deebced3879020d365057125fc4860794ddf49d8d048bd022abec6b1957da568"
+const build = "db5a793b0aad91812f317ae64ae34b477c3a09ecac7730163f44d98825cf5a14"

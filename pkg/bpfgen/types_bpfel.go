@@ -17,6 +17,14 @@ type TypesSlAllowedSource struct {
 	Ip        [16]uint8
 }
 
+type TypesSlBare uint32
+
+const (
+	TypesSlBareSL_BARE_NO      TypesSlBare = 0
+	TypesSlBareSL_BARE_FAST    TypesSlBare = 1
+	TypesSlBareSL_BARE_NO_FAST TypesSlBare = 2
+)
+
 type TypesSlCidr struct {
 	_         structs.HostLayout
 	PrefixLen uint32
@@ -88,6 +96,7 @@ const (
 	TypesSlCtFlagSL_CT_TRACKED        TypesSlCtFlag = 524288
 	TypesSlCtFlagSL_CT_BRIDGE         TypesSlCtFlag = 1048576
 	TypesSlCtFlagSL_CT_NF_NAT         TypesSlCtFlag = 2097152
+	TypesSlCtFlagSL_CT_OUT_BARE       TypesSlCtFlag = 4194304
 )
 
 type TypesSlCtSide uint32

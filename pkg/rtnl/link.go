@@ -49,6 +49,7 @@ type Link struct {
 	Loopback bool
 	Ethernet bool
 	Bare     bool // no link header at all: packets begin with the IP header
+	PPP      bool
 	NoRA     bool // IPv6 is on and takes no router advertisements (accept_ra is 0)
 
 	// Sub holds the settings of a link that sits on another one.
@@ -204,6 +205,7 @@ func parseLink(m []byte) (Link, error) {
 		Loopback:    msg.Flags&unix.IFF_LOOPBACK != 0,
 		Ethernet:    msg.Type == unix.ARPHRD_ETHER,
 		Bare:        slices.Contains(bareTypes(), int(msg.Type)),
+		PPP:         msg.Type == unix.ARPHRD_PPP,
 	}
 	var info []byte
 	err := walk(m[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) {

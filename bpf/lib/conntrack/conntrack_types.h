@@ -30,8 +30,8 @@ enum sl_ct_flag {
 	SL_CT_CLIENT_PORT = 1 << 18,	/* hostPort whose client has another port than its own; has a reverse entry */
 	SL_CT_TRACKED = 1 << 19,	/* netfilter has an entry for it (netfilter.h) */
 	SL_CT_BRIDGE = 1 << 20,		/* comes by an uplink that is a bridge, or on one (fastpath/again.h) */
-	SL_CT_NF_NAT =
-		1 << 21, /* netfilter translates it: "other" is the tuple behind all translations (nat/nf_nat.h) */
+	SL_CT_NF_NAT = 1 << 21,		/* translated by netfilter: "other" is the outermost tuple (nat/nf_nat.h) */
+	SL_CT_OUT_BARE = 1 << 22,	/* out_ifindex has no Ethernet header */
 };
 
 /*

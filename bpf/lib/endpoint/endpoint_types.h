@@ -69,11 +69,18 @@ struct sl_tunnel_port {
 };
 _Static_assert(sizeof(struct sl_tunnel_port) == 8, "sl_tunnel_port is a map key");
 
+/* sl_uplink.bare */
+enum sl_bare {
+	SL_BARE_NO = 0,
+	SL_BARE_FAST = 1,    /* no Ethernet header */
+	SL_BARE_NO_FAST = 2, /* and a redirect to it would not take the pod's header off (PPP before Linux 6.6) */
+};
+
 /* A device that carries pod traffic out of the node. */
 struct sl_uplink {
 	__u8 src4[16]; /* masquerade source where the kernel lacks BPF_FIB_LOOKUP_SRC; zero = none */
 	__u8 src6[16];
-	__u16 bare; /* 1: no Ethernet header. For the loader; the programs have cfg_l2_len */
+	__u16 bare; /* enum sl_bare. The programs know by cfg_l2_len whether there is a header */
 	/*
 	 * A bridge, or a device on one: the longest frame that goes through its ingress once more after
 	 * it was translated (fastpath/again.h). 0: no bridge.

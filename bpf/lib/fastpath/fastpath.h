@@ -24,7 +24,7 @@ static __always_inline bool fast_allowed(const struct sl_ct_entry *ct, const str
 	if (cfg_fast_path == SL_FAST_OFF || (ct->flags & SL_CT_SEEN_LAST) != SL_CT_SEEN_LAST || p->ttl <= 1)
 		return false;
 	/* Options are for routers: source routes that the node refuses, alerts, records of the way. So are extension headers. */
-	if (unlikely(p->l4_off != ETH_HLEN + (p->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr))))
+	if (unlikely(p->l4_off != cfg_l2_len + (p->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr))))
 		return false;
 	return fast_unconfirmed(ct) ||
 	       ((ct->flags & SL_CT_ASSURED) && !(p->tcp_flags & SL_TCP_SYN) && !nf_must_see(ct, p));
@@ -142,6 +142,11 @@ static __always_inline bool fib_lookup_nexthop(struct __sk_buff *skb, const stru
 	 * The stack has used another next hop of the device, or the FIB does not tell which. The
 	 * stack knows what this lookup leaves out, above all a mark.
 	 */
+	if (unlikely(ct->flags & SL_CT_OUT_BARE)) { /* no neighbour there */
+		ct->nexthop_len = p->seg_len;
+		ct->nexthop_until = now + SL_NEXTHOP_TTL;
+		return true;
+	}
 	if (ct->nexthop_len && (rc != BPF_FIB_LKUP_RET_SUCCESS || !mac_equal(fib.dmac, ct->nexthop_dst)))
 		return false;
 	nh->nh_family = fib.family;
@@ -178,9 +183,11 @@ static __always_inline bool route_cached_or_fib(struct __sk_buff *skb, const str
 	return ct->out_ifindex && fib_lookup_nexthop(skb, p, ep, ct, &r->nh, now);
 }
 
-/* Sends a translated packet out by the uplink. */
-static __always_inline int fast_xmit(struct __sk_buff *skb, __u32 out_ifindex, struct sl_nexthop *r)
+/* Sends a translated packet out by the uplink. bare: that has no Ethernet header, so the kernel takes off the pod's. */
+static __always_inline int fast_xmit(struct __sk_buff *skb, __u32 out_ifindex, struct sl_nexthop *r, bool bare)
 {
+	if (unlikely(bare))
+		return (int)bpf_redirect(out_ifindex, 0);
 	if (unlikely(r->nh.nh_family))
 		return (int)bpf_redirect_neigh(out_ifindex, &r->nh, sizeof(r->nh), 0);
 	if (unlikely(rewrite_macs(skb, r->link_dst, r->link_src)))

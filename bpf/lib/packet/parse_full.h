@@ -35,7 +35,9 @@ struct sl_full_ctx {
 	struct sl_ip_pkt outer;
 	struct sl_ip_pkt inner;
 	struct sl_tuple key; /* of the conntrack entry, as the pod sees the packet: memory for the lookup */
-	__u8 copy[40];	     /* of the header being read: too big for the stack, which the callers share */
+	__u32 ct_flags;	     /* of the entry, for what is to be done with the packet */
+	__u32 pad;
+	__u8 copy[40]; /* of the header being read: too big for the stack, which the callers share */
 };
 
 struct {
@@ -133,8 +135,14 @@ static __always_inline __u32 parse_full_l4(struct __sk_buff *skb, struct sl_ip_p
 			pkt_set_tcp(p, (struct tcphdr *)copy,
 				    skb->gso_size ? skb->len - p->l4_off : p->seg_len - (p->l4_off - pkt->l3_off));
 		pkt_set_ports(p, dir, ports->source, ports->dest);
+		if (!inner && skb->gso_size)
+			p->seg_len = p->l4_off - pkt->l3_off + ((struct tcphdr *)copy)->doff * 4 + skb->gso_size;
 		return SL_FULL_TUPLE;
 	case IPPROTO_UDP:
+		if (!inner && skb->gso_size)
+			p->seg_len = p->l4_off - pkt->l3_off + sizeof(struct udphdr) + skb->gso_size;
+		pkt_set_ports(p, dir, ports->source, ports->dest);
+		return SL_FULL_TUPLE;
 	case IPPROTO_SCTP:
 		pkt_set_ports(p, dir, ports->source, ports->dest);
 		return SL_FULL_TUPLE;

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -65,6 +66,7 @@ func (v *view) node(podSide func(index int) bool) (*node, error) {
 		}
 		src := Sources(v.addrs, index)
 		src.Bare = l.Bare
+		src.NoRedirect = l.PPP && !bpfsys.KernelAtLeast(6, 6) // dev_is_mac_header_xmit() knows PPP since then
 		if src.AgainMax, err = againMax(v, l); err != nil {
 			return nil, err
 		}

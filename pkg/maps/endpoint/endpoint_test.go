@@ -153,6 +153,7 @@ func TestPrivilegedUplinks(t *testing.T) {
 		3: {V6: netip.MustParseAddr("2001:db8::2")},
 		4: {Bare: true},
 		5: {V4: netip.MustParseAddr("192.0.2.1"), AgainMax: 1514},
+		7: {Bare: true, NoRedirect: true},
 	}
 	for index, s := range want {
 		if err := u.Put(index, s); err != nil {

@@ -38,6 +38,8 @@ func (h HostAddrs) Delete(a netip.Addr) error { return bpfsys.Remove(h.m, codec.
 type Sources struct {
 	V4, V6 netip.Addr
 	Bare   bool // the device has no Ethernet header
+	// NoRedirect: a redirect to a device without Ethernet header does not take the pod's header off, so it stays on the slow path.
+	NoRedirect bool
 	// AgainMax is the longest frame that a bridge, or a device on one, gets once more after it was translated (bpf/lib/fastpath/again.h).
 	// 0: there is no bridge below.
 	AgainMax uint16
@@ -53,7 +55,7 @@ func NewUplinks(m *bpfsys.Map) Uplinks { return Uplinks{m} }
 func (u Uplinks) All() (map[uint32]Sources, error) {
 	set := make(map[uint32]Sources)
 	err := codec.Each(u.m, func(k *uint32, v *bpfgen.TypesSlUplink) bool {
-		set[*k] = Sources{V4: orNone(v.Src4), V6: orNone(v.Src6), Bare: v.Bare != 0, AgainMax: v.AgainMax}
+		set[*k] = Sources{V4: orNone(v.Src4), V6: orNone(v.Src6), Bare: v.Bare != 0, NoRedirect: v.Bare == uint16(bpfgen.TypesSlBareSL_BARE_NO_FAST), AgainMax: v.AgainMax}
 		return true
 	})
 	return set, err
@@ -70,8 +72,11 @@ func orNone(b [16]byte) netip.Addr {
 // Put writes an uplink.
 func (u Uplinks) Put(ifindex uint32, s Sources) error {
 	v := bpfgen.TypesSlUplink{Src4: codec.Addr(s.V4), Src6: codec.Addr(s.V6), AgainMax: s.AgainMax}
-	if s.Bare {
-		v.Bare = 1
+	switch {
+	case s.NoRedirect:
+		v.Bare = uint16(bpfgen.TypesSlBareSL_BARE_NO_FAST)
+	case s.Bare:
+		v.Bare = uint16(bpfgen.TypesSlBareSL_BARE_FAST)
 	}
 	return bpfsys.Put(u.m, ifindex, v)
 }
