@@ -18,10 +18,10 @@ import (
 	"github.com/sluice-cni/sluice/bench/subject"
 )
 
-// Scenarios of the report.
+// Scenarios of the report; the others are the kinds of traffic.
 const (
-	hostPort = "hostport" // client -> hostPort -> pod
-	attach   = "attach"   // ADD and DEL of one more pod
+	hostPort = string(subject.HostPort)
+	attach   = "attach" // ADD and DEL of one more pod
 )
 
 // minRounds is measured whatever the budget: a median needs them.
@@ -30,9 +30,12 @@ const minRounds = 3
 // quick is one run of the comparison.
 type quick struct {
 	common
-	out    string
-	pods   []int
-	rounds int
+	out  string
+	kind subject.Kind
+	// services is how many Services the node has rules for.
+	services int
+	pods     []int
+	rounds   int
 	// cycles is how many ADD/DEL pairs each world gets.
 	cycles                   int
 	rrFor, crrFor, streamFor time.Duration
@@ -53,6 +56,8 @@ func runQuick(ctx context.Context, args []string) (err error) {
 	f := flag.NewFlagSet("bench quick", flag.ContinueOnError)
 	q.register(f, "direct,reference,sluice")
 	pods := f.String("pods", "2,250", "pods with one hostPort each")
+	kind := f.String("kind", hostPort, fmt.Sprintf("the `traffic`: one of %v", subject.Kinds()))
+	f.IntVar(&q.services, "services", 10, "Services that the node has rules for, where the traffic is to one")
 	f.StringVar(&q.out, "out", filepath.Join("bench", "out", "quick.json"), "JSON report")
 	f.IntVar(&q.rounds, "rounds", 10, "rounds of traffic over all peers")
 	f.IntVar(&q.cycles, "cycles", 15, "ADD/DEL pairs for each peer")
@@ -66,6 +71,9 @@ func runQuick(ctx context.Context, args []string) (err error) {
 	}
 	if q.pods, err = parseInts(*pods); err != nil {
 		return err
+	}
+	if q.kind = subject.Kind(*kind); !slices.Contains(subject.Kinds(), q.kind) {
+		return fmt.Errorf("-kind %q: must be one of %v", *kind, subject.Kinds())
 	}
 	if *guest != "" {
 		return quickInGuest(ctx, *guest, f, q.peers)
@@ -144,7 +152,7 @@ func (q *quick) round(ctx context.Context, round int) error {
 }
 
 func (q *quick) build(ctx context.Context, s subject.Suite, pods int) error {
-	w, err := subject.Build(ctx, subject.Options{Suite: s, Pods: pods, Masquerade: q.masquerade, Stateful: q.stateful, LastPod: q.lastPod}, func(done int) {
+	w, err := subject.Build(ctx, subject.Options{Suite: s, Pods: pods, Masquerade: q.masquerade, Stateful: q.stateful, LastPod: q.lastPod, Kind: q.kind, Services: q.services}, func(done int) {
 		q.say("attaching through %s: %d of %d", s.Name, done, pods)
 	})
 	if err != nil {
@@ -164,15 +172,16 @@ func (q *quick) roundTrips(w *subject.World) error {
 	if err != nil {
 		return err
 	}
-	p50, p99, err := w.RR(q.rrFor)
+	r, cpu, err := w.Measure(subject.Load{Op: "rr", Flows: 1, For: q.rrFor})
 	if err != nil {
 		return err
 	}
 	if err := q.noteDrops(before); err != nil {
 		return err
 	}
-	q.run.Add(hostPort, w.Suite.Name, w.Pods, report.RRP50, micros(p50))
-	q.run.Add(hostPort, w.Suite.Name, w.Pods, report.RRP99, micros(p99))
+	q.run.Add(string(q.kind), w.Suite.Name, w.Pods, report.RRP50, micros(r.P50))
+	q.run.Add(string(q.kind), w.Suite.Name, w.Pods, report.RRP99, micros(r.P99))
+	q.run.Add(string(q.kind), w.Suite.Name, w.Pods, report.RRCPU, micros(cpu)/float64(r.Count))
 	return nil
 }
 
@@ -188,7 +197,7 @@ func (q *quick) connections(w *subject.World) error {
 	if err := q.noteDrops(before); err != nil {
 		return err
 	}
-	q.run.Add(hostPort, w.Suite.Name, w.Pods, report.CRR, rate)
+	q.run.Add(string(q.kind), w.Suite.Name, w.Pods, report.CRR, rate)
 	return nil
 }
 
@@ -206,7 +215,7 @@ func (q *quick) stream(w *subject.World) error {
 	if err != nil {
 		return err
 	}
-	q.run.Add(hostPort, w.Suite.Name, w.Pods, report.Stream, rate/1e9)
+	q.run.Add(string(q.kind), w.Suite.Name, w.Pods, report.Stream, rate/1e9)
 	return nil
 }
 
@@ -234,8 +243,10 @@ func (q *quick) write(w io.Writer, took time.Duration) error {
 			return err
 		}
 	}
-	if _, err := q.run.WriteGoals(w, goals(q.pods), style); err != nil {
-		return err
+	if q.kind == subject.HostPort {
+		if _, err := q.run.WriteGoals(w, goals(q.pods), style); err != nil {
+			return err
+		}
 	}
 	if q.disturbed > 0 {
 		fmt.Fprintf(w, "\nother traffic overran the kernel's packet queues during %d measurements of RR and CRR (250 idle pods on one\nbridge do that when they send IPv6 multicast): their smallest and largest values are its work\n", q.disturbed)
@@ -259,8 +270,8 @@ func (q *quick) sections() []report.Section {
 	var sections []report.Section
 	for _, n := range q.pods {
 		sections = append(sections, report.Section{
-			Scenario: hostPort, Pods: n, Metrics: report.Traffic,
-			Title: fmt.Sprintf("client -> hostPort -> pod, %d pods with a hostPort each, traffic to %s: median of %d rounds, ratio to direct in the same round", n, where, q.rounds),
+			Scenario: string(q.kind), Pods: n, Metrics: report.Traffic,
+			Title: fmt.Sprintf("%s, %d pods with a hostPort each, traffic of %s: median of %d rounds, ratio to direct in the same round", q.kind, n, where, q.rounds),
 		})
 	}
 	for _, n := range q.pods {

@@ -30,6 +30,7 @@ type Metric struct {
 var (
 	RRP50  = Metric{Name: "rr_p50", Unit: "us", Title: "RR p50, us", Digits: 1, Less: true}
 	RRP99  = Metric{Name: "rr_p99", Unit: "us", Title: "RR p99, us", Digits: 1, Less: true}
+	RRCPU  = Metric{Name: "rr_cpu", Unit: "us", Title: "RR CPU, us", Digits: 1, Less: true} // of both ends and the kernel's threads, for each exchange
 	CRR    = Metric{Name: "crr", Unit: "1/s", Title: "CRR, 1/s"}
 	Stream = Metric{Name: "stream", Unit: "Gbit/s", Title: "stream, Gbit/s", Digits: 1}
 	Add    = Metric{Name: "add_p50", Unit: "ms", Title: "ADD, ms", Digits: 1, Less: true}
@@ -45,7 +46,7 @@ var (
 	PacketRate = Metric{Name: "packets", Unit: "M/s", Title: "arrived, M/s", Digits: 3}
 	PacketCost = Metric{Name: "packets_cpu", Unit: "M/s", Title: "arrived, M/CPU s", Digits: 3}
 
-	Traffic    = []Metric{RRP50, RRP99, CRR, Stream}
+	Traffic    = []Metric{RRP50, RRP99, RRCPU, CRR, Stream}
 	Attachment = []Metric{Add, Del}
 	Verbs      = []Metric{Add, AddCPU, Del, DelCPU}
 )

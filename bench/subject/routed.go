@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/sluice-cni/sluice/bench/traffic"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 )
 
@@ -65,20 +64,4 @@ func (w *World) routed(bridged bool) (*netlab.NS, netip.AddrPort, error) {
 	}
 	w.target = netip.AddrPortFrom(routedPod, containerPort)
 	return pod.NS, netip.AddrPortFrom(netip.IPv4Unspecified(), containerPort), nil
-}
-
-// serveIn starts the agents of the traffic.
-func (w *World) serveIn(server *netlab.NS, listen netip.AddrPort) (err error) {
-	if w.server, err = traffic.Start(server); err != nil {
-		return err
-	}
-	if w.client, err = traffic.Start(w.lab.Client().NS); err != nil {
-		return err
-	}
-	serve := traffic.Request{Op: "serve", Addr: listen}
-	if w.Tools {
-		serve.Conns = toolClients
-	}
-	_, err = w.server.Call(serve)
-	return err
 }

@@ -54,6 +54,9 @@ type Options struct {
 	IPv4Only bool
 	// Parallel is how many pods are attached at once, 0 for one.
 	Parallel int
+	// Kind is the traffic, HostPort if empty. Services is how many the node has rules for, where it is one to a Service.
+	Kind     Kind
+	Services int
 	// Stateful gives the node rules that ask for the state of connections, so that netfilter tracks them.
 	Stateful bool
 	// Until is when to give up making pods, with ErrTime; the zero value is never.
@@ -109,8 +112,12 @@ func Build(ctx context.Context, o Options, progress func(done int)) (_ *World, e
 	if err := w.moreQueues(serverNS); err != nil {
 		return nil, err
 	}
+	clientNS, serverNS, listen, err := w.ends(ctx, serverNS, listen)
+	if err != nil {
+		return nil, err
+	}
 	w.serverNS = serverNS
-	if err := w.serveIn(serverNS, listen); err != nil {
+	if err := w.serveIn(clientNS, serverNS, listen); err != nil {
 		return nil, err
 	}
 	// Everything is learned, loaded and resolved before the first measurement.
