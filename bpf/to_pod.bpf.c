@@ -162,6 +162,12 @@ static __always_inline bool nf_nat_pod_to_pod(struct __sk_buff *skb, const struc
 	return confirm_both(skb, p, ep, out, now);
 }
 
+/* Is there something to learn from a packet, because the first hook has not seen its tuple, or can what was learned be confirmed? */
+static __always_inline bool nf_nat_may_learn(const struct sl_ct_entry *ct)
+{
+	return !ct || (ct->flags & SL_CT_NF_NAT) || !(ct->flags & SL_CT_RX_SEEN_FIRST);
+}
+
 /*
  * A packet that netfilter has translated. From outside, it opens a connection through a NodePort, or goes on with one, or answers what
  * the pod sent to a Service. Returns 1 if it is accounted for, else 0. A function of its own: it is verified once.
@@ -247,7 +253,7 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct sl_pkt *p
 		verdict = hairpin_to_pod(skb, p); /* never confirmed: every packet has to pass here */
 		return verdict == SL_NOT_HAIRPIN ? SL_NEXT : verdict;
 	}
-	if ((!ct || (ct->flags & SL_CT_NF_NAT) || !(ct->flags & SL_CT_RX_SEEN_FIRST)) && sl_nf_nat_to_pod(skb))
+	if (nf_nat_may_learn(ct) && sl_nf_nat_to_pod(skb))
 		*account = NULL;
 	else if ((ct ? !(ct->flags & SL_CT_KNOWN_IN) : pkt_opens(p)) && sl_adopt_inbound(skb, 0))
 		*account = NULL;

@@ -111,13 +111,26 @@ func (n *natted) open() {
 	second("SA")
 	if n.inside.proto == udp {
 		n.later(nfStreamAge)
-		for range 2 { // a stream is shown to netfilter each second
-			first("")
-			second("")
-		}
-		return
 	}
-	first("A") // netfilter sees that the connection is established
+	first("A")
+	for range 8 {
+		if n.isFast() {
+			return
+		}
+		second("A")
+		if n.isFast() {
+			return
+		}
+		first("A")
+	}
+	n.tb.Fatalf("the connection is not learned:\n%s", n.dump())
+}
+
+// isFast reports whether the next packet takes the fast path.
+func (n *natted) isFast() bool {
+	f, ok := n.lookup(proven, n.inside)
+	due := n.inside.proto == udp && f.RelearnAt-uint32(n.clock>>20)-1 >= 2*uint32(time.Second>>20)
+	return ok && f.Flags&flowConfirmed == flowConfirmed && !due
 }
 
 // nfStreamAge is a little more than the age at which an entry of UDP counts as a stream.
@@ -127,6 +140,7 @@ const nfStreamAge = 2100 * time.Millisecond
 // masquerade by netfilter and by us.
 func natCases(t *testing.T, f func(n *natted)) {
 	t.Helper()
+	require.TestRunIngress(t)
 	fx := newFixture(t, nil)
 	for _, family := range families {
 		for _, proto := range []int{tcp, udp} {
@@ -154,7 +168,6 @@ func natCases(t *testing.T, f func(n *natted)) {
 				{"NodePort, masqueraded", shown, client, client, true, nil},
 			} {
 				fx.each(t, c.name+pick(family, "/4", "/6")+map[int]string{tcp: "/tcp", udp: "/udp"}[proto], func(w *walk) {
-					require.TestRunIngress(t)
 					f(&natted{walk: w, pod: podA, inside: c.inside, stack: c.stack, outside: c.outside, clientOpens: c.clientOpens})
 				}, c.opts...)
 			}
@@ -290,13 +303,13 @@ func (w *walk) exchange(from, to *pod, sent, got frame, info uint64, fast bool) 
 // Between two pods of the node each has an entry under its own tuple, and each learns what becomes of what it sends. A pod that reaches
 // itself stays on the slow path.
 func TestPrivilegedNetfilterNATPodToPod(t *testing.T) {
+	require.TestRunIngress(t)
 	fx := newFixture(t, nil)
 	for _, family := range families {
 		for _, masq := range []bool{false, true} {
 			for _, ends := range [][2]*pod{{podA, podC}, {podC, podA}, {podA, podB}, {podA, podA}} {
 				a, b := ends[0], ends[1]
 				fx.each(t, pick(family, "4", "6")+map[bool]string{true: "masqueraded"}[masq]+a.name+b.name, func(w *walk) {
-					require.TestRunIngress(t)
 					asks := conn{proto: tcp, local: at(a.addr(family), keptPort), remote: at(pick(family, ip("10.96.0.10"), ip("fd00:96::a")), 80)}
 					asked := conn{proto: tcp, local: at(b.addr(family), 8000), remote: asks.local, remoteAsks: true}
 					if masq {
@@ -308,7 +321,14 @@ func TestPrivilegedNetfilterNATPodToPod(t *testing.T) {
 					answer := func(kind string, fast bool) { w.exchange(b, a, asked.tx(kind), asks.rx(kind), replyInfo, fast) }
 					ask("S", false)
 					answer("SA", false)
-					ask("A", false)
+					fast := func(c conn) bool {
+						f, _ := w.lookup(proven, c)
+						return f.Flags&flowConfirmed == flowConfirmed
+					}
+					for range 12 {
+						ask("A", fast(asks))
+						answer("A", fast(asked))
+					}
 					for range 3 {
 						ask("PA", a != b)
 						answer("PA", a != b)

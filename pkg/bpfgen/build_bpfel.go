@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "db5a793b0aad91812f317ae64ae34b477c3a09ecac7730163f44d98825cf5a14"
+const build = "098215175f84fb2e3e47ec52196c9ad2dfd6855519a512b53f8d5f71a3cb092b"
