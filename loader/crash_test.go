@@ -16,7 +16,6 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
-	"github.com/sluice-cni/sluice/loader/internal/load"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/loadapi"
@@ -84,7 +83,7 @@ func TestPrivilegedLoadKilledAndTakenBack(t *testing.T) {
 	e.ok(err)
 	fresh := other.tree.Paths.FreshDir(k.Build())
 	e.ok(programs.New(other.tree).LoadFresh(e.ctx, k, nil, fresh))
-	e.ok(load.New(other.tree).ReplaceAttached(e.ctx, fresh))
+	e.ok(other.replaceAttached(e.ctx, fresh))
 	e.ok(other.Close())
 
 	d2 := e.open()

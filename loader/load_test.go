@@ -19,7 +19,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/loader/internal/hook"
-	"github.com/sluice-cni/sluice/loader/internal/load"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/loadapi"
@@ -281,20 +280,20 @@ func TestPrivilegedLoadAfterCrash(t *testing.T) {
 		{"programs pinned, not committed", func(e *env, d *Datapath) {
 			k, err := programs.New(d.tree).Constants()
 			e.ok(err)
-			e.ok(load.New(d.tree).Run(e.ctx, k))
+			e.ok(d.load(e.ctx, k))
 			e.ok(os.Rename(d.tree.Paths.BuildDir(k.Build()), d.tree.Paths.FreshDir(k.Build())))
 			e.ok(os.Remove(filepath.Join(d.tree.Paths.FreshDir(k.Build()), "sl_from_pod")))
 		}},
 		{"committed, decision lost", func(e *env, d *Datapath) {
 			k, err := programs.New(d.tree).Constants()
 			e.ok(err)
-			e.ok(load.New(d.tree).Run(e.ctx, k))
+			e.ok(d.load(e.ctx, k))
 			e.ok(os.RemoveAll(e.o.RunDir))
 		}},
 		{"old build still there", func(e *env, d *Datapath) {
 			k, err := programs.New(d.tree).Constants()
 			e.ok(err)
-			e.ok(load.New(d.tree).Run(e.ctx, k))
+			e.ok(d.load(e.ctx, k))
 			e.ok(os.Rename(d.tree.Paths.BuildDir(k.Build()), d.tree.Paths.BuildDir("0123456789abcdef")))
 		}},
 	}

@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/sluice-cni/sluice/loader/internal/load"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/internal/status"
@@ -88,7 +87,7 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 	if d.tree.Paths.Loaded(cfg.Build()) { // another process loaded it while we waited
 		return d, nil
 	}
-	if err := load.New(d.tree).Run(ctx, cfg); err != nil {
+	if err := d.load(ctx, cfg); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil

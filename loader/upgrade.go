@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package load
+package loader
 
 import (
 	"context"
@@ -15,15 +15,15 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
-// ReplaceAttached puts the programs in dir wherever programs of ours hang, device by device. A packet meets the old or the
+// replaceAttached puts the programs in dir wherever programs of ours hang, device by device. A packet meets the old or the
 // new program, never none: links are updated and filters replaced in place. A device that has gone is no error. Nor is
 // what another owner has put in our place on a pod's device: that is the pod's loss, and must not keep the node from an upgrade.
-func (l Load) ReplaceAttached(ctx context.Context, dir string) error {
-	pods, uplinks, err := l.AttachedDevices()
+func (d *Datapath) replaceAttached(ctx context.Context, dir string) error {
+	pods, uplinks, err := d.tree.AttachedDevices()
 	if err != nil {
 		return err
 	}
-	a := attach.NewAttacher(l.Tree, dir)
+	a := attach.NewAttacher(d.tree, dir)
 	defer a.Close()
 	replace := func(indexes map[int]bool, hooks []hook.Hook, pod bool) error {
 		for index := range indexes {
@@ -36,11 +36,11 @@ func (l Load) ReplaceAttached(ctx context.Context, dir string) error {
 			}
 			err := a.Attach(index, hooks, pod)
 			if errors.Is(err, pintree.ErrNoDevice) {
-				l.Log.Info("device has gone", log.Int("ifindex", index))
+				d.tree.Log.Info("device has gone", log.Int("ifindex", index))
 				continue
 			}
 			if pod && errors.Is(err, pintree.ErrConflict) {
-				l.Log.Warn("not replaced", log.Int("ifindex", index), log.Error(err))
+				d.tree.Log.Warn("not replaced", log.Int("ifindex", index), log.Error(err))
 				continue
 			}
 			if err != nil {
@@ -52,14 +52,14 @@ func (l Load) ReplaceAttached(ctx context.Context, dir string) error {
 	if err := replace(pods, hook.OfPod(), true); err != nil {
 		return err
 	}
-	checked, err := l.MACCheckedDevices()
+	checked, err := d.tree.MACCheckedDevices()
 	if err != nil {
 		return err
 	}
 	if err := replace(checked, hook.OfMACCheck(), true); err != nil {
 		return err
 	}
-	guarded, err := parents.New(l.Tree).Devices()
+	guarded, err := parents.New(d.tree).Devices()
 	if err != nil {
 		return err
 	}
@@ -67,18 +67,18 @@ func (l Load) ReplaceAttached(ctx context.Context, dir string) error {
 		return err
 	}
 	for _, bare := range []bool{false, true} {
-		if err := replace(only(uplinks, bare), hook.OfUplink(bare), false); err != nil {
+		if err := replace(uplinksOf(uplinks, bare), hook.OfUplink(bare), false); err != nil {
 			return err
 		}
 	}
-	if err := errors.Join(podns.New(l.Tree).Replace(ctx, a), ratelimit.New(l.Tree).Replace(a), attach.New(l.Tree).ReplaceXDP(a)); err != nil {
+	if err := errors.Join(podns.New(d.tree).Replace(ctx, a), ratelimit.New(d.tree).Replace(a), attach.New(d.tree).ReplaceXDP(a)); err != nil {
 		return err
 	}
-	return attach.New(l.Tree).ReplaceSockets(dir)
+	return attach.New(d.tree).ReplaceSockets(dir)
 }
 
-// only returns the uplinks without Ethernet header (bare), or the others.
-func only(uplinks map[int]bool, bare bool) map[int]bool {
+// uplinksOf returns the uplinks without Ethernet header (bare), or the others.
+func uplinksOf(uplinks map[int]bool, bare bool) map[int]bool {
 	set := make(map[int]bool)
 	for index, b := range uplinks {
 		if b == bare {
