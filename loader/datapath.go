@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/denylist"
 	"github.com/sluice-cni/sluice/loader/internal/endpoints"
 	"github.com/sluice-cni/sluice/loader/internal/flows"
-	"github.com/sluice-cni/sluice/loader/internal/gc"
 	"github.com/sluice-cni/sluice/loader/internal/hostports"
 	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
@@ -237,20 +236,6 @@ func (d *Datapath) Status(ctx context.Context) (*Status, error) {
 // StatusCounted is Status, with the use of maps that a walk has counted before (FlowFilter.Counted).
 func (d *Datapath) StatusCounted(ctx context.Context, counted map[string]conntrack.Use) (*Status, error) {
 	return status.New(d.tree).Status(ctx, counted)
-}
-
-// GC removes what is ours and belongs to no owner that keep accepts: endpoints, published ports, counters, programs and
-// links whose device has gone. keep is called under the writers' lock, once per owner: an ADD writes its attachment record
-// before it calls Enable, so a keep that reads the records when it is called never takes away what is being made. It goes on
-// after errors.
-func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
-	return gc.New(d.tree).GC(ctx, keep)
-}
-
-// Unload removes everything of the datapath of this network namespace: links, filters, qdiscs we made, pins, the decision. Pods
-// lose what it did for them. The handle is of no more use than for Close.
-func (d *Datapath) Unload(ctx context.Context) error {
-	return gc.New(d.tree).Unload(ctx)
 }
 
 // InPrivateMountNS reports whether the calling thread is in a mount namespace apart from the machine's, as far as can be seen.

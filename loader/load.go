@@ -9,7 +9,6 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader/internal/endpoints"
-	"github.com/sluice-cni/sluice/loader/internal/gc"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
@@ -55,7 +54,7 @@ func (d *Datapath) load(ctx context.Context, k programs.Constants) error {
 	}
 	// A bpffs outlives network namespaces. With each that ends without Unload, as those of "ip netns" do, stay its maps, and
 	// its links to the root cgroup, which takes 64.
-	if err := gc.New(d.tree).CollectNamespaces(ctx); err != nil {
+	if err := d.collectNamespaces(ctx); err != nil {
 		d.tree.Log.Warn("pins of network namespaces that are gone", log.Error(err))
 	}
 	d.tree.Log.Info("datapath loaded", log.String("build", id), log.String("pins", d.tree.Paths.Dir), log.String("reason", report.Reason()))

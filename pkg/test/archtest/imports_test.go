@@ -80,8 +80,6 @@ var rooms = []room{
 		"reads what the rooms below have made"},
 	{"loader/internal/hostports", []string{"loader/internal/attach", "loader/internal/node", "loader/internal/pintree", "pkg/bpfgen", "pkg/log", "pkg/maps/conntrack", "pkg/maps/hostport", "pkg/maps/socklb", "pkg/rollback", "pkg/rtnl"},
 		"beside endpoints: it reads their map and calls nothing of theirs"},
-	{"loader/internal/gc", []string{"loader/internal/attach", "loader/internal/endpoints", "loader/internal/hook", "loader/internal/hostports", "loader/internal/node", "loader/internal/parents", "loader/internal/pintree", "loader/internal/podns", "loader/internal/policies", "loader/internal/programs", "loader/internal/ratelimit", "pkg/log", "pkg/rtnl"},
-		"asks each room to remove what is its own"},
 	{"loader", []string{"loader/internal/", "loader/loadapi", "pkg/attachments", "pkg/bpfgen", "pkg/bpfsys", "pkg/log", "pkg/maps/", "pkg/netns", "pkg/nodeconf", "pkg/policy", "pkg/rollback", "pkg/rtnl"},
 		"the datapath; it returns sentinel errors and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package gc
+package loader
 
 import (
 	"context"
@@ -30,12 +30,12 @@ import (
 // after errors.
 //
 // Where the run directory is read-only, attachments may have come without a record: GC waits until it is writable.
-func (c Collector) GC(ctx context.Context, keep func(owner uint64) bool) error {
-	if err := c.CheckWritable(); err != nil {
-		c.Log.Warn("nothing is collected", log.Error(err))
+func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
+	if err := d.tree.CheckWritable(); err != nil {
+		d.tree.Log.Warn("nothing is collected", log.Error(err))
 		return nil
 	}
-	unlock, err := c.Writer(ctx)
+	unlock, err := d.tree.Writer(ctx)
 	if errors.Is(err, pintree.ErrNotLoaded) {
 		return nil
 	}
@@ -52,25 +52,25 @@ func (c Collector) GC(ctx context.Context, keep func(owner uint64) bool) error {
 		}
 		return v
 	}
-	a := attach.NewAttacher(c.Tree, "")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
-	err = errors.Join(hostports.New(c.Tree).Collect(valid), endpoints.New(c.Tree).Collect(a, valid), podns.New(c.Tree).Collect(a, valid), ratelimit.New(c.Tree).Collect(valid), parents.New(c.Tree).Collect(a, valid), endpoints.New(c.Tree).CollectDevices(a), policies.New(c.Tree).Collect())
-	err = errors.Join(err, c.CollectNamespaces(ctx), node.New(c.Tree).SyncLocked(ctx, a))
+	err = errors.Join(hostports.New(d.tree).Collect(valid), endpoints.New(d.tree).Collect(a, valid), podns.New(d.tree).Collect(a, valid), ratelimit.New(d.tree).Collect(valid), parents.New(d.tree).Collect(a, valid), endpoints.New(d.tree).CollectDevices(a), policies.New(d.tree).Collect())
+	err = errors.Join(err, d.collectNamespaces(ctx), node.New(d.tree).SyncLocked(ctx, a))
 	if errors.Is(err, pintree.ErrNotLoaded) { // another process removed pins: the next Open makes them anew, empty
-		c.Log.Warn("sweep: pins are missing", log.Error(err))
+		d.tree.Log.Warn("sweep: pins are missing", log.Error(err))
 		return nil
 	}
 	return err
 }
 
-// CollectNamespaces removes the pins of network namespaces that are no more. That one is can only be told by its links: all of
+// collectNamespaces removes the pins of network namespaces that are no more. That one is can only be told by its links: all of
 // them have lost their device. A tree without links is left alone; so is one whose lock is held, or that a process lives in.
-func (c Collector) CollectNamespaces(ctx context.Context) error {
-	trees, err := pintree.Names(filepath.Dir(c.Paths.Dir))
+func (d *Datapath) collectNamespaces(ctx context.Context) error {
+	trees, err := pintree.Names(filepath.Dir(d.tree.Paths.Dir))
 	errs := []error{err}
 	for _, ns := range trees {
-		p := pintree.NewPaths(c.RunDir, c.Paths.BPFFS, ns)
-		if ctx.Err() == nil && p.Dir != c.Paths.Dir {
+		p := pintree.NewPaths(d.tree.RunDir, d.tree.Paths.BPFFS, ns)
+		if ctx.Err() == nil && p.Dir != d.tree.Paths.Dir {
 			errs = append(errs, removeIfDead(p))
 		}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package gc
+package loader
 
 import (
 	"context"
@@ -20,37 +20,37 @@ import (
 
 // Unload removes everything of the datapath of this network namespace: links, filters, qdiscs we made, pins, the decision. Pods
 // lose what it did for them. The handle is of no more use than for Close.
-func (c Collector) Unload(ctx context.Context) error {
-	unlock, err := c.Lock(ctx)
+func (d *Datapath) Unload(ctx context.Context) error {
+	unlock, err := d.tree.Lock(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	a := attach.NewAttacher(c.Tree, "")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
-	devices, err := c.everyDevice()
-	errs := []error{err, attach.New(c.Tree).DetachSockets()}
+	devices, err := d.everyDevice()
+	errs := []error{err, attach.New(d.tree).DetachSockets()}
 	for index := range devices {
 		errs = append(errs, a.Detach(index, hook.All()))
 	}
-	errs = append(errs, podns.New(c.Tree).Detach(a), ratelimit.New(c.Tree).Detach())
+	errs = append(errs, podns.New(d.tree).Detach(a), ratelimit.New(d.tree).Detach())
 	if err := errors.Join(errs...); err != nil {
 		return err // the pins still say what is to be removed
 	}
-	if err := errors.Join(c.Close(), removeTree(c.Paths)); err != nil {
+	if err := errors.Join(d.tree.Close(), removeTree(d.tree.Paths)); err != nil {
 		return err
 	}
 	// Only when they are empty: other namespaces may have trees there.
-	_ = os.Remove(filepath.Dir(c.Paths.Dir))
-	_ = os.Remove(filepath.Dir(filepath.Dir(c.Paths.Dir)))
+	_ = os.Remove(filepath.Dir(d.tree.Paths.Dir))
+	_ = os.Remove(filepath.Dir(filepath.Dir(d.tree.Paths.Dir)))
 	return nil
 }
 
 // everyDevice returns all that may have something of ours: what the maps and pins name, and, in case a crash came between a
 // filter and its entry, every device that exists.
-func (c Collector) everyDevice() (map[int]bool, error) {
+func (d *Datapath) everyDevice() (map[int]bool, error) {
 	set := make(map[int]bool)
-	pods, uplinks, err := c.AttachedDevices()
+	pods, uplinks, err := d.tree.AttachedDevices()
 	if err != nil && !errors.Is(err, pintree.ErrNotLoaded) {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (c Collector) everyDevice() (map[int]bool, error) {
 			set[index] = true
 		}
 	}
-	for _, dir := range []string{c.Paths.Links(), c.Paths.Clsact()} {
+	for _, dir := range []string{d.tree.Paths.Links(), d.tree.Paths.Clsact()} {
 		entries, err := pintree.Names(dir)
 		if err != nil {
 			return nil, err
