@@ -17,10 +17,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
-	"github.com/sluice-cni/sluice/loader/internal/status"
 	"github.com/sluice-cni/sluice/loader/loadapi"
-	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
-	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
@@ -199,45 +196,6 @@ func (d *Datapath) FlushFlows(ctx context.Context, match func(Flow) bool) (int, 
 	return flows.New(d.tree).FlushFlows(ctx, match)
 }
 
-// Events returns the packets that the datapath drops from now on, until ctx is done. Programs write them only while a process
-// reads, and there is one reader of a datapath at a time: ErrBusy. An error ends the sequence; it wraps ErrNotLoaded when the
-// datapath was unloaded in between.
-func (d *Datapath) Events(ctx context.Context) iter.Seq2[DropEvent, error] {
-	return status.New(d.tree).Events(ctx)
-}
-
-// Drops returns the counters by device and attachment, the largest first. What was counted at devices that went long ago may be
-// gone; Status has the sums, which nothing takes away.
-func (d *Datapath) Drops(ctx context.Context) ([]Drop, error) {
-	return status.New(d.tree).Drops(ctx)
-}
-
-// DropSums returns the packets dropped by reason and direction since the maps were made.
-func (d *Datapath) DropSums(ctx context.Context) (map[drops.Reason]drops.Sum, error) {
-	return status.New(d.tree).DropSums(ctx)
-}
-
-// ConnectionCounts returns how often conntrack entries were made since the maps were, and what became of them. ErrNotLoaded: the
-// programs are of a build without these counters.
-func (d *Datapath) ConnectionCounts(ctx context.Context) (conntrack.Counts, error) {
-	return status.New(d.tree).ConnectionCounts(ctx)
-}
-
-// Endpoints returns the pod devices, each with its addresses, in the order of the host end's index.
-func (d *Datapath) Endpoints(ctx context.Context) ([]EndpointStatus, error) {
-	return status.New(d.tree).Endpoints(ctx)
-}
-
-// Status describes the datapath as it is now. Counting the entries of the flow tables takes most of its time.
-func (d *Datapath) Status(ctx context.Context) (*Status, error) {
-	return status.New(d.tree).Status(ctx, nil)
-}
-
-// StatusCounted is Status, with the use of maps that a walk has counted before (FlowFilter.Counted).
-func (d *Datapath) StatusCounted(ctx context.Context, counted map[string]conntrack.Use) (*Status, error) {
-	return status.New(d.tree).Status(ctx, counted)
-}
-
 // InPrivateMountNS reports whether the calling thread is in a mount namespace apart from the machine's, as far as can be seen.
 func InPrivateMountNS() bool {
 	return pintree.InPrivateMountNS()
@@ -254,10 +212,4 @@ func Resolve(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
 // vlan, a device of the host) is returned with HostIfindex 0 instead of ErrNoDevice.
 func ResolvePodns(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
 	return endpoints.ResolvePodns(ctx, netnsPath, ifname)
-}
-
-// Hooks lists what hangs on devices of the calling thread's network namespace. Hooks with nothing are left out, and so are
-// devices that do not exist. It changes nothing.
-func (d *Datapath) Hooks(indices []int) ([]HookPrograms, error) {
-	return status.New(d.tree).Hooks(indices)
 }

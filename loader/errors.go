@@ -6,7 +6,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/denylist"
 	"github.com/sluice-cni/sluice/loader/internal/endpoints"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/loader/internal/status"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 )
 
@@ -36,6 +35,4 @@ var (
 	ErrNoHostEnd = endpoints.ErrNoHostEnd
 	// ErrNotDenied says that a network is not in the denylist.
 	ErrNotDenied = denylist.ErrNotDenied
-	// ErrBusy says that another process reads the events.
-	ErrBusy = status.ErrBusy
 )

@@ -16,7 +16,6 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
-	"github.com/sluice-cni/sluice/loader/internal/status"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -164,7 +163,7 @@ func Decision(_ context.Context, o Options) (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	return status.New(d.tree).Decision()
+	return d.decision()
 }
 
 // Survey asks the kernel every question of a load, now, and says where the programs for the node's own processes would go. It

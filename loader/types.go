@@ -15,7 +15,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
-	"github.com/sluice-cni/sluice/loader/internal/status"
 )
 
 // PinVersion is the version of the pin tree, part of the path of every pin.
@@ -112,37 +111,6 @@ type Flow = flows.Flow
 
 // FlowFilter narrows Flows. Zero fields match everything.
 type FlowFilter = flows.FlowFilter
-
-// DropEvent is a packet that was dropped just now. With Lost set it says nothing but that so many more were dropped that have
-// no record: the buffer, or the limit on them, had no room, or the reader was away for longer than programs write for it.
-type DropEvent = status.DropEvent
-
-// Drop is a counter: packets dropped for a reason at a place, since the maps were made or the device came.
-type Drop = status.Drop
-
-// HookedProgram is a program on a device, whosever.
-type HookedProgram = status.HookedProgram
-
-// HookPrograms is everything that runs at one hook of a device, in the order in which it runs: tcx programs, then clsact filters.
-type HookPrograms = status.HookPrograms
-
-// Status is one screen of the datapath.
-type Status = status.Status
-
-// DeviceStatus is a device with programs of ours.
-type DeviceStatus = status.DeviceStatus
-
-// MapStatus is a map and its fill.
-type MapStatus = status.MapStatus
-
-// DropCount is the number of packets dropped for one reason.
-type DropCount = status.DropCount
-
-// EndpointStatus is one pod device with its counters.
-type EndpointStatus = status.EndpointStatus
-
-// EndpointCounter are the counters of a pod device since it was enabled, summed over CPUs.
-type EndpointCounter = status.EndpointCounter
 
 // LocalStatus says whether and how the node's own processes reach published ports.
 type LocalStatus = attach.LocalStatus

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package status
+package loader
 
 import (
 	"cmp"
@@ -17,14 +17,14 @@ import (
 )
 
 // Endpoints returns the pod devices, each with its addresses, in the order of the host end's index.
-func (view View) Endpoints(_ context.Context) ([]EndpointStatus, error) {
-	all, _, err := view.endpoints()
+func (d *Datapath) Endpoints(_ context.Context) ([]EndpointStatus, error) {
+	all, _, err := d.endpointStatus()
 	return all, err
 }
 
-// endpoints is Endpoints, with the counters of all pods, of those that have gone too, from one reading.
-func (view View) endpoints() ([]EndpointStatus, EndpointCounter, error) {
-	eps, err := view.EndpointMaps()
+// endpointStatus is Endpoints, with the counters of all pods, of those that have gone too, from one reading.
+func (d *Datapath) endpointStatus() ([]EndpointStatus, EndpointCounter, error) {
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return nil, EndpointCounter{}, err
 	}
@@ -32,11 +32,11 @@ func (view View) endpoints() ([]EndpointStatus, EndpointCounter, error) {
 	if err != nil {
 		return nil, EndpointCounter{}, fmt.Errorf("counters of pods: %w", err)
 	}
-	all, err := view.endpointsWith(eps, counted)
+	all, err := d.endpointStatusWith(eps, counted)
 	return all, counters(total), err
 }
 
-func (view View) endpointsWith(eps pintree.EndpointMaps, counted map[uint32]endpoint.Counters) ([]EndpointStatus, error) {
+func (d *Datapath) endpointStatusWith(eps pintree.EndpointMaps, counted map[uint32]endpoint.Counters) ([]EndpointStatus, error) {
 	type id struct {
 		owner uint64
 		index uint32
@@ -71,7 +71,7 @@ func (view View) endpointsWith(eps pintree.EndpointMaps, counted map[uint32]endp
 		slices.SortFunc(s.Addrs, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 		out = append(out, *s)
 	}
-	inside, err := podns.New(view.Tree).WithoutHostVeth()
+	inside, err := podns.New(d.tree).WithoutHostVeth()
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package status
+package loader
 
 import (
 	"context"
@@ -29,29 +29,31 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// Decision is what was decided, the rest of Status empty. ErrNotLoaded: nothing was decided since boot.
-func (view View) Decision() (*Status, error) {
-	st, err := programs.New(view.Tree).ReadState()
+// decision is what was decided, the rest of Status empty. ErrNotLoaded: nothing was decided since boot.
+func (d *Datapath) decision() (*Status, error) {
+	st, err := programs.New(d.tree).ReadState()
 	if err != nil {
 		return nil, fmt.Errorf("%w: no decision: %w", pintree.ErrNotLoaded, err)
 	}
 	return &Status{
 		Backend: st.Backend, Reason: st.Reason, Decided: st.Decided, Kernel: st.Kernel, Build: st.Build,
-		PinPath: view.Paths.Dir, Attach: st.Attach, Probes: st.Probes, Config: st.Config,
+		PinPath: d.tree.Paths.Dir, Attach: st.Attach, Probes: st.Probes, Config: st.Config,
 	}, nil
 }
 
-// Status describes the datapath as it is now. Counting the entries of the flow tables takes most of its time. counted has the entries of
-// maps that the caller has counted already, by name.
-func (view View) Status(ctx context.Context, counted map[string]conntrack.Use) (*Status, error) {
-	s, err := view.Decision()
+// Status describes the datapath as it is now. Counting the entries of the flow tables takes most of its time.
+func (d *Datapath) Status(ctx context.Context) (*Status, error) { return d.StatusCounted(ctx, nil) }
+
+// StatusCounted is Status, with the use of maps that a walk has counted before (FlowFilter.Counted), by the names of the maps.
+func (d *Datapath) StatusCounted(ctx context.Context, counted map[string]conntrack.Use) (*Status, error) {
+	s, err := d.decision()
 	if errors.Is(err, pintree.ErrNotLoaded) { // the run directory was emptied: what is pinned still tells the rest
-		s, err = &Status{Backend: "ebpf", Reason: "the record of the decision is gone", Kernel: bpfsys.KernelRelease(), PinPath: view.Paths.Dir}, nil
+		s, err = &Status{Backend: "ebpf", Reason: "the record of the decision is gone", Kernel: bpfsys.KernelRelease(), PinPath: d.tree.Paths.Dir}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	if id, ok := view.Paths.Committed(); ok {
+	if id, ok := d.tree.Paths.Committed(); ok {
 		s.Build = id
 	}
 	h, err := rtnl.New()
@@ -59,36 +61,36 @@ func (view View) Status(ctx context.Context, counted map[string]conntrack.Use) (
 		return nil, err
 	}
 	defer h.Close()
-	if s.Endpoints, s.Total, err = view.endpoints(); err != nil {
+	if s.Endpoints, s.Total, err = d.endpointStatus(); err != nil {
 		return nil, err
 	}
-	if s.Runs, err = programs.New(view.Tree).Runs(); err != nil {
+	if s.Runs, err = programs.New(d.tree).Runs(); err != nil {
 		return nil, err
 	}
-	if s.Local, err = attach.New(view.Tree).LocalStatus(); err != nil {
+	if s.Local, err = attach.New(d.tree).LocalStatus(); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(view.deviceStatus(s, h), view.mapStatus(ctx, s, counted), view.dropStatus(s)); err != nil {
+	if err := errors.Join(d.deviceStatus(s, h), d.mapStatus(ctx, s, counted), d.dropStatus(s)); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-func (view View) deviceStatus(s *Status, h *rtnl.Handle) error {
-	n, err := node.New(view.Tree).Status(h)
+func (d *Datapath) deviceStatus(s *Status, h *rtnl.Handle) error {
+	n, err := node.New(d.tree).Status(h)
 	if err != nil {
 		return err
 	}
 	s.Skipped, s.Unseen, s.LostGateways, s.HostAddresses = n.Skipped, n.Unseen, n.LostGateways, n.Addresses
-	return view.programStatus(s, h)
+	return d.programStatus(s, h)
 }
 
-func (view View) programStatus(s *Status, h *rtnl.Handle) error {
-	ids, err := programs.New(view.Tree).ProgramIDs()
+func (d *Datapath) programStatus(s *Status, h *rtnl.Handle) error {
+	ids, err := programs.New(d.tree).ProgramIDs()
 	if err != nil {
 		return err
 	}
-	raw, err := view.Pinned(pintree.MapUplinks)
+	raw, err := d.tree.Pinned(pintree.MapUplinks)
 	if err != nil {
 		return err
 	}
@@ -96,11 +98,11 @@ func (view View) programStatus(s *Status, h *rtnl.Handle) error {
 	if err != nil {
 		return err
 	}
-	pods, uplinks, err := view.AttachedDevices()
+	pods, uplinks, err := d.tree.AttachedDevices()
 	if err != nil {
 		return err
 	}
-	a := attach.NewAttacher(view.Tree, "")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	add := func(index int, role string, hooks []hook.Hook) error {
 		dev := DeviceStatus{Ifindex: index, Role: role}
@@ -122,16 +124,16 @@ func (view View) programStatus(s *Status, h *rtnl.Handle) error {
 		s.Devices = append(s.Devices, dev)
 		return nil
 	}
-	for _, index := range sorted(uplinks) {
+	for _, index := range sortedIndexes(uplinks) {
 		if err := add(index, roleUplink, hook.OfUplink(sources[uint32(index)].Bare)); err != nil {
 			return err
 		}
 		last := &s.Devices[len(s.Devices)-1]
-		if p, ok := denylist.New(view.Tree).XdpStatus(h, index, ids); ok {
+		if p, ok := denylist.New(d.tree).XdpStatus(h, index, ids); ok {
 			last.Programs = append(last.Programs, p)
 		}
 	}
-	hooks, err := view.podHooks(pods)
+	hooks, err := d.podHooks(pods)
 	if err != nil {
 		return err
 	}
@@ -144,8 +146,8 @@ func (view View) programStatus(s *Status, h *rtnl.Handle) error {
 }
 
 // podHooks are the hooks of pods' devices, with those that have nothing but a source MAC check.
-func (view View) podHooks(pods map[int]bool) (map[int][]hook.Hook, error) {
-	checked, err := view.MACCheckedDevices()
+func (d *Datapath) podHooks(pods map[int]bool) (map[int][]hook.Hook, error) {
+	checked, err := d.tree.MACCheckedDevices()
 	hooks := make(map[int][]hook.Hook, len(pods))
 	for index := range checked {
 		hooks[index] = hook.OfMACCheck()
@@ -161,7 +163,7 @@ const (
 	rolePod    = "pod"
 )
 
-func sorted(set map[int]bool) []int {
+func sortedIndexes(set map[int]bool) []int {
 	out := make([]int, 0, len(set))
 	for i := range set {
 		out = append(out, i)
@@ -170,8 +172,8 @@ func sorted(set map[int]bool) []int {
 	return out
 }
 
-func (view View) mapStatus(ctx context.Context, s *Status, counted map[string]conntrack.Use) error {
-	pins, err := pintree.Names(view.Paths.Maps())
+func (d *Datapath) mapStatus(ctx context.Context, s *Status, counted map[string]conntrack.Use) error {
+	pins, err := pintree.Names(d.tree.Paths.Maps())
 	if err != nil {
 		return err
 	}
@@ -180,7 +182,7 @@ func (view View) mapStatus(ctx context.Context, s *Status, counted map[string]co
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		m, err := view.Pinned(name)
+		m, err := d.tree.Pinned(name)
 		if err != nil {
 			return err
 		}
@@ -204,11 +206,11 @@ func usage(name string, m *bpfsys.Map) (conntrack.Use, error) {
 	case pintree.MapConntrack, pintree.MapConntrackUnassured:
 		return conntrack.New(m).Use(conntrack.Now())
 	}
-	n, err := entries(name, m)
+	n, err := mapEntries(name, m)
 	return conntrack.Use{Entries: n, Living: n}, err
 }
 
-func entries(name string, m *bpfsys.Map) (int, error) {
+func mapEntries(name string, m *bpfsys.Map) (int, error) {
 	switch name {
 	case pintree.MapEndpoints:
 		return endpoint.New(m, cacheepoch.Epoch{}).Len()
@@ -270,8 +272,8 @@ func firewallEntries(name string, m *bpfsys.Map) (int, error) {
 	return len(all), err
 }
 
-func (view View) dropStatus(s *Status) error {
-	m, err := view.Pinned(pintree.MapDropReasons)
+func (d *Datapath) dropStatus(s *Status) error {
+	m, err := d.tree.Pinned(pintree.MapDropReasons)
 	if err != nil {
 		return err
 	}

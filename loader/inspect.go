@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package status
+package loader
 
 import (
 	"cmp"
@@ -38,7 +38,7 @@ type HookPrograms struct {
 
 // Hooks lists what hangs on devices of the calling thread's network namespace. Hooks with nothing are left out, and so are
 // devices that do not exist. It changes nothing.
-func (view View) Hooks(indices []int) ([]HookPrograms, error) {
+func (d *Datapath) Hooks(indices []int) ([]HookPrograms, error) {
 	h, err := rtnl.New()
 	if err != nil {
 		return nil, err
@@ -53,12 +53,12 @@ func (view View) Hooks(indices []int) ([]HookPrograms, error) {
 		if err != nil {
 			return nil, err
 		}
-		ours, err := view.pinned(l)
+		ours, err := d.pinnedNames(l)
 		if err != nil {
 			return nil, err
 		}
 		if l.XDP.Mode != "" {
-			out = append(out, HookPrograms{index, hook.HowXDP, []HookedProgram{program(l.XDP.ID, hook.HowXDP, ours)}})
+			out = append(out, HookPrograms{index, hook.HowXDP, []HookedProgram{hookedProgram(l.XDP.ID, hook.HowXDP, ours)}})
 		}
 		if l.Kind == rtnl.KindNetkit {
 			netkit, err := linkPrograms(index, bpfsys.NetkitPeer, hook.HowNetkit, ours)
@@ -87,8 +87,8 @@ func (view View) Hooks(indices []int) ([]HookPrograms, error) {
 	return out, nil
 }
 
-// pinned are the names of our programs on a device by their numbers, as our links say.
-func (view View) pinned(dev rtnl.Link) (map[uint32]string, error) {
+// pinnedNames are the names of our programs on a device by their numbers, as our links say.
+func (d *Datapath) pinnedNames(dev rtnl.Link) (map[uint32]string, error) {
 	names := make(map[uint32]string)
 	all := hook.All()
 	if dev.Bare { // its programs have the places of those for Ethernet: the last name counts
@@ -97,7 +97,7 @@ func (view View) pinned(dev rtnl.Link) (map[uint32]string, error) {
 		all = append(all, hook.OfUplink(false)...)
 	}
 	for _, h := range all {
-		l, err := bpfsys.OpenLink(view.Paths.LinkPin(dev.Index, h))
+		l, err := bpfsys.OpenLink(d.tree.Paths.LinkPin(dev.Index, h))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -113,9 +113,9 @@ func (view View) pinned(dev rtnl.Link) (map[uint32]string, error) {
 	return names, nil
 }
 
-// program asks for the name of a program. One that has gone has none. The kernel answers who has CAP_SYS_ADMIN only, which the agent's
+// hookedProgram asks for the name of a program. One that has gone has none. The kernel answers who has CAP_SYS_ADMIN only, which the agent's
 // container has not: there our links tell which programs are ours.
-func program(id uint32, how string, ours map[uint32]string) HookedProgram {
+func hookedProgram(id uint32, how string, ours map[uint32]string) HookedProgram {
 	p := HookedProgram{ID: id, How: how}
 	prog, err := bpfsys.ProgramFromID(id)
 	if err != nil {
@@ -142,7 +142,7 @@ func linkPrograms(index int, at bpfsys.AttachType, how string, ours map[uint32]s
 	}
 	var out []HookedProgram
 	for _, id := range ids {
-		out = append(out, program(id, how, ours))
+		out = append(out, hookedProgram(id, how, ours))
 	}
 	return out, nil
 }

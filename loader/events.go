@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package status
+package loader
 
 import (
 	"cmp"
@@ -56,25 +56,25 @@ const (
 // Events returns the packets that the datapath drops from now on, until ctx is done. Programs write them only while a process
 // reads, and there is one reader of a datapath at a time: ErrBusy. An error ends the sequence; it wraps ErrNotLoaded when the
 // datapath was unloaded in between.
-func (view View) Events(ctx context.Context) iter.Seq2[DropEvent, error] {
+func (d *Datapath) Events(ctx context.Context) iter.Seq2[DropEvent, error] {
 	return func(yield func(DropEvent, error) bool) {
-		if err := view.readEvents(ctx, func(e DropEvent) bool { return yield(e, nil) }); err != nil {
+		if err := d.readEvents(ctx, func(e DropEvent) bool { return yield(e, nil) }); err != nil {
 			yield(DropEvent{}, err)
 		}
 	}
 }
 
-func (view View) readEvents(ctx context.Context, yield func(DropEvent) bool) error {
-	unlock, err := view.onlyReader()
+func (d *Datapath) readEvents(ctx context.Context, yield func(DropEvent) bool) error {
+	unlock, err := d.onlyReader()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	control, err := view.eventControl()
+	control, err := d.eventControl()
 	if err != nil {
 		return err
 	}
-	raw, err := view.Pinned(pintree.MapDropEvents)
+	raw, err := d.tree.Pinned(pintree.MapDropEvents)
 	if err != nil {
 		return err
 	}
@@ -83,13 +83,13 @@ func (view View) readEvents(ctx context.Context, yield func(DropEvent) bool) err
 		return fmt.Errorf("read sl_drop_events: %w", err)
 	}
 	defer ring.Close()
-	who, err := view.places()
+	who, err := d.places()
 	if err != nil {
 		return err
 	}
 	defer who.close()
-	l := lease{control: control, loaded: func() error { return view.stillPinned(pintree.MapDropEvents, raw) }, counters: func() (uint64, error) {
-		sums, err := view.DropSums(ctx)
+	l := lease{control: control, loaded: func() error { return d.stillPinned(pintree.MapDropEvents, raw) }, counters: func() (uint64, error) {
+		sums, err := d.DropSums(ctx)
 		var all uint64
 		for _, n := range sums {
 			all += n.Total()
@@ -107,8 +107,8 @@ func (view View) readEvents(ctx context.Context, yield func(DropEvent) bool) err
 }
 
 // stillPinned says whether m is the map of that name. The pins of a datapath that was unloaded are gone, or another's.
-func (view View) stillPinned(name string, m *bpfsys.Map) error {
-	now, err := bpfsys.OpenMap(view.Paths.MapPin(name))
+func (d *Datapath) stillPinned(name string, m *bpfsys.Map) error {
+	now, err := bpfsys.OpenMap(d.tree.Paths.MapPin(name))
 	if err == nil {
 		defer now.Close()
 	}
@@ -223,8 +223,8 @@ func (l *lease) follow(ctx context.Context, ring *bpfsys.Ring, who *places, yiel
 }
 
 // onlyReader makes sure that no other process reads: two readers would share the events out between them.
-func (view View) onlyReader() (func(), error) {
-	path := view.Paths.Lock + ".events"
+func (d *Datapath) onlyReader() (func(), error) {
+	path := d.tree.Paths.Lock + ".events"
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
@@ -236,26 +236,26 @@ func (view View) onlyReader() (func(), error) {
 	return func() { _ = f.Close() }, nil
 }
 
-func (view View) eventControl() (drops.EventControl, error) {
-	wish, err := view.Pinned(pintree.MapEventLease)
+func (d *Datapath) eventControl() (drops.EventControl, error) {
+	wish, err := d.tree.Pinned(pintree.MapEventLease)
 	if err != nil {
 		return drops.EventControl{}, err
 	}
-	cpu, err := view.Pinned(pintree.MapEventState)
+	cpu, err := d.tree.Pinned(pintree.MapEventState)
 	return drops.NewEventControl(wish, cpu), err
 }
 
 // places finds names and owners for what programs know by number.
 type places struct {
-	d     View
+	d     *Datapath
 	h     *rtnl.Handle
 	eps   pintree.EndpointMaps
 	names map[uint32]string
 	owner map[uint32]uint64
 }
 
-func (view View) places() (*places, error) {
-	eps, err := view.EndpointMaps()
+func (d *Datapath) places() (*places, error) {
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +263,7 @@ func (view View) places() (*places, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &places{d: view, h: h, eps: eps, names: map[uint32]string{}, owner: map[uint32]uint64{}}, nil
+	return &places{d: d, h: h, eps: eps, names: map[uint32]string{}, owner: map[uint32]uint64{}}, nil
 }
 
 func (p *places) close() { p.h.Close() }
@@ -301,11 +301,11 @@ func (p *places) name(device uint32) string {
 	name := "#" + strconv.Itoa(int(device))
 	switch {
 	case device&podnsmap.Key(0) != 0:
-		if place, ok, err := podns.New(p.d.Tree).Place(device &^ podnsmap.Key(0)); err == nil && ok {
+		if place, ok, err := podns.New(p.d.tree).Place(device &^ podnsmap.Key(0)); err == nil && ok {
 			name = "in " + filepath.Base(place.Netns)
 		}
 	case device&drops.LimitKey != 0:
-		if place, ok, err := ratelimit.New(p.d.Tree).Place(device &^ drops.LimitKey); err == nil && ok {
+		if place, ok, err := ratelimit.New(p.d.tree).Place(device &^ drops.LimitKey); err == nil && ok {
 			name = "in " + filepath.Base(place.Netns)
 			if place.Netns == "" {
 				name = p.name(uint32(place.Ifindex))
@@ -330,7 +330,7 @@ func (p *places) ownerOf(key uint32) uint64 {
 	}
 	var owner uint64
 	if key&podnsmap.Key(0) == 0 && key&drops.LimitKey != 0 {
-		owner = ratelimit.New(p.d.Tree).Owner(key &^ drops.LimitKey)
+		owner = ratelimit.New(p.d.tree).Owner(key &^ drops.LimitKey)
 	} else if c, ok, err := p.eps.Stats.Get(key); err == nil && ok {
 		owner = c.Owner
 	}
@@ -348,12 +348,12 @@ type Drop struct {
 
 // Drops returns the counters by device and attachment, the largest first. What was counted at devices that went long ago may be
 // gone; Status has the sums, which nothing takes away.
-func (view View) Drops(_ context.Context) ([]Drop, error) {
-	m, err := view.Pinned(pintree.MapDropsByDevice)
+func (d *Datapath) Drops(_ context.Context) ([]Drop, error) {
+	m, err := d.tree.Pinned(pintree.MapDropsByDevice)
 	if err != nil {
 		return nil, err
 	}
-	cpu, err := view.Pinned(pintree.MapEventState)
+	cpu, err := d.tree.Pinned(pintree.MapEventState)
 	if err != nil {
 		return nil, err
 	}
@@ -361,7 +361,7 @@ func (view View) Drops(_ context.Context) ([]Drop, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sl_drops_by_dev: %w", err)
 	}
-	who, err := view.places()
+	who, err := d.places()
 	if err != nil {
 		return nil, err
 	}
@@ -377,8 +377,8 @@ func (view View) Drops(_ context.Context) ([]Drop, error) {
 }
 
 // DropSums returns the packets dropped by reason and direction since the maps were made.
-func (view View) DropSums(_ context.Context) (map[drops.Reason]drops.Sum, error) {
-	m, err := view.Pinned(pintree.MapDropReasons)
+func (d *Datapath) DropSums(_ context.Context) (map[drops.Reason]drops.Sum, error) {
+	m, err := d.tree.Pinned(pintree.MapDropReasons)
 	if err != nil {
 		return nil, err
 	}
@@ -391,8 +391,8 @@ func (view View) DropSums(_ context.Context) (map[drops.Reason]drops.Sum, error)
 
 // ConnectionCounts returns how often conntrack entries were made since the maps were, and what became of them. They are not known,
 // which is ErrNotLoaded, where the programs are of a build without counters.
-func (view View) ConnectionCounts(_ context.Context) (conntrack.Counts, error) {
-	m, err := view.Pinned(pintree.MapConntrackCounts)
+func (d *Datapath) ConnectionCounts(_ context.Context) (conntrack.Counts, error) {
+	m, err := d.tree.Pinned(pintree.MapConntrackCounts)
 	if err != nil {
 		return conntrack.Counts{}, err
 	}
