@@ -11,14 +11,12 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/denylist"
 	"github.com/sluice-cni/sluice/loader/internal/endpoints"
 	"github.com/sluice-cni/sluice/loader/internal/flows"
-	"github.com/sluice-cni/sluice/loader/internal/hostports"
 	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
 	"github.com/sluice-cni/sluice/loader/loadapi"
-	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
 // HasFQ reports whether the kernel has the qdisc that honours departure times (sch_fq); if not, why. A yes holds until the next boot. A no
@@ -59,53 +57,6 @@ func (d *Datapath) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAdd
 // under the writers' lock: of two at the same time, one gets the address.
 func (d *Datapath) CheckFree(ctx context.Context, owner uint64, addrs []netip.Prefix) error {
 	return endpoints.New(d.tree).CheckFree(ctx, owner, addrs)
-}
-
-// SetHostPorts makes ports the hostPorts of owner, and removes those of before that are not in ports. before are the keys that
-// owner may hold, as its attachment record has them. nil means not known: SetHostPorts then reads the whole map, O(hostPorts of the
-// node), for what owner holds. Otherwise the cost is O(before and ports).
-//
-// A key that another owner holds passes to owner atomically, for new and for running connections. It goes back to the other one
-// when owner gives it up first. behind returns the other attachments of the pod, which keep what they hold or wait for: owner has
-// such a key when they have given it up. It is called where another owner has a key, so that a full node costs no ADD more.
-// On an error nothing is changed. The error wraps ErrFull when the map has no room, and hostport.ErrTooMany or ErrTooManySources for
-// more than one attachment may have.
-func (d *Datapath) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping, behind ...func() []uint64) error {
-	return hostports.New(d.tree).SetHostPorts(ctx, owner, before, ports, behind...)
-}
-
-// RemoveHostPorts removes the hostPorts among keys that owner still holds or waits for. nil means all of them: RemoveHostPorts then
-// reads the whole map. What another owner has taken over stays. Missing is success.
-func (d *Datapath) RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
-	return hostports.New(d.tree).RemoveHostPorts(ctx, owner, keys)
-}
-
-// CheckHostPorts reports whether owner still holds each of ports as it was set, or waits for one that an attachment of behind holds. The
-// error wraps ErrDiffers.
-func (d *Datapath) CheckHostPorts(ctx context.Context, owner uint64, ports []hostport.Mapping, behind ...func() []uint64) error {
-	return hostports.New(d.tree).CheckHostPorts(ctx, owner, ports, behind...)
-}
-
-// HostPorts returns the hostPorts in the order of address, protocol and port, with the sources of their allowlists and the names of the
-// devices in their conditions.
-func (d *Datapath) HostPorts(ctx context.Context) ([]hostport.Entry, error) {
-	return hostports.New(d.tree).HostPorts(ctx)
-}
-
-// HostPortLimits are what one attachment may have.
-func (d *Datapath) HostPortLimits() hostport.Limits { return hostports.New(d.tree).Limits() }
-
-// ClaimHostPorts leaves keys to the netfilter rules of owner. A key that another owner holds passes to owner, as with SetHostPorts, and
-// goes back by ReleaseHostPorts. behind is that of SetHostPorts. ErrFull: the map has no room. No other owner has the key then, and some
-// keys may not be claimed.
-func (d *Datapath) ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key, behind ...func() []uint64) error {
-	return hostports.New(d.tree).ClaimHostPorts(ctx, owner, keys, behind...)
-}
-
-// ReleaseHostPorts takes back what ClaimHostPorts did for keys, with nil for all of owner. The last who waits for a key has it again.
-// Missing is success.
-func (d *Datapath) ReleaseHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
-	return hostports.New(d.tree).ReleaseHostPorts(ctx, owner, keys)
 }
 
 // Policies returns the policies in force, by id. One that no device is under is not.

@@ -5,35 +5,34 @@ package loader
 import (
 	"testing"
 
-	"github.com/sluice-cni/sluice/loader/internal/hostports"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
 // countingMap counts what a change does to the map of hostPorts.
 type countingMap struct {
-	hostports.Map
+	hostPortMap
 	calls int // for one key
 	reads int // of the whole map
 }
 
 func (m *countingMap) Get(k hostport.Key) (hostport.Entry, bool, error) {
 	m.calls++
-	return m.Map.Get(k)
+	return m.hostPortMap.Get(k)
 }
 
 func (m *countingMap) Put(e hostport.Entry) error {
 	m.calls++
-	return m.Map.Put(e)
+	return m.hostPortMap.Put(e)
 }
 
 func (m *countingMap) Delete(k hostport.Key) error {
 	m.calls++
-	return m.Map.Delete(k)
+	return m.hostPortMap.Delete(k)
 }
 
 func (m *countingMap) Each(f func(hostport.Entry) bool) error {
 	m.reads++
-	return m.Map.Each(f)
+	return m.hostPortMap.Each(f)
 }
 
 // With the keys of the attachment record, ADD and DEL cost O(own ports), however many the node has. Without them they read the whole
@@ -57,16 +56,16 @@ func TestPrivilegedHostPortsCost(t *testing.T) {
 	for _, step := range []struct {
 		name  string
 		reads int
-		do    func(m hostports.Map) error
+		do    func(m hostPortMap) error
 	}{
-		{"first ADD", 0, func(m hostports.Map) error { return hostports.New(d.tree).SetLocked(e.ctx, m, owner, none, ports) }},
-		{"the same ADD", 0, func(m hostports.Map) error { return hostports.New(d.tree).SetLocked(e.ctx, m, owner, keys, ports) }},
-		{"ADD of fewer", 0, func(m hostports.Map) error { return hostports.New(d.tree).SetLocked(e.ctx, m, owner, keys, ports[:1]) }},
-		{"DEL", 0, func(m hostports.Map) error { return hostports.New(d.tree).RemoveLocked(m, owner, keys, false) }},
-		{"ADD, record not readable", 1, func(m hostports.Map) error { return hostports.New(d.tree).SetLocked(e.ctx, m, owner, nil, ports) }},
-		{"DEL without a record", 1, func(m hostports.Map) error { return hostports.New(d.tree).RemoveLocked(m, owner, nil, false) }},
+		{"first ADD", 0, func(m hostPortMap) error { return d.setHostPortsLocked(e.ctx, m, owner, none, ports) }},
+		{"the same ADD", 0, func(m hostPortMap) error { return d.setHostPortsLocked(e.ctx, m, owner, keys, ports) }},
+		{"ADD of fewer", 0, func(m hostPortMap) error { return d.setHostPortsLocked(e.ctx, m, owner, keys, ports[:1]) }},
+		{"DEL", 0, func(m hostPortMap) error { return d.removeHostPortsLocked(m, owner, keys, false) }},
+		{"ADD, record not readable", 1, func(m hostPortMap) error { return d.setHostPortsLocked(e.ctx, m, owner, nil, ports) }},
+		{"DEL without a record", 1, func(m hostPortMap) error { return d.removeHostPortsLocked(m, owner, nil, false) }},
 	} {
-		m := &countingMap{Map: real}
+		m := &countingMap{hostPortMap: real}
 		unlock, err := d.tree.Writer(e.ctx)
 		e.ok(err)
 		err = step.do(m)

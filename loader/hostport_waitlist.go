@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package hostports
+package loader
 
 import (
 	"context"
@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rollback"
 )
 
-// Map is what a change needs of the map of hostPorts.
-type Map interface {
+// hostPortMap is what a change needs of the map of hostPorts.
+type hostPortMap interface {
 	Get(hostport.Key) (hostport.Entry, bool, error)
 	Put(hostport.Entry) error
 	Delete(hostport.Key) error
@@ -99,8 +99,8 @@ func (w *waiter) UnmarshalJSON(raw []byte) error {
 // The waiting list is a file, the one that comes next last. After a kill between file and map it may have an entry that is in the map
 // too. The next change of its owner repairs that.
 type portChange struct {
-	d       Ports
-	m       Map
+	d       *Datapath
+	m       hostPortMap
 	behind  func() []uint64 // the owners that keep what they have
 	alive   func(hostport.Entry) (bool, error)
 	waiting pintree.JSONList[waiter]
@@ -108,14 +108,14 @@ type portChange struct {
 }
 
 // changePorts begins a change.
-func (hp Ports) changePorts(m Map, behind ...func() []uint64) (*portChange, error) {
-	waiting, err := hp.waitlist()
+func (d *Datapath) changePorts(m hostPortMap, behind ...func() []uint64) (*portChange, error) {
+	waiting, err := d.waitlist()
 	owners := sync.OnceValue(func() []uint64 { return ownersOf(behind) })
-	return &portChange{d: hp, m: m, behind: owners, alive: remembered(hp.alive), waiting: waiting}, err
+	return &portChange{d: d, m: m, behind: owners, alive: remembered(d.ownerAlive), waiting: waiting}, err
 }
 
-func (hp Ports) waitlist() (pintree.JSONList[waiter], error) {
-	return pintree.ReadList(hp.Tree, hp.Paths.Waiting, "ports taken over", waiter.equal)
+func (d *Datapath) waitlist() (pintree.JSONList[waiter], error) {
+	return pintree.ReadList(d.tree, d.tree.Paths.Waiting, "ports taken over", waiter.equal)
 }
 
 // ownersOf calls the functions.
@@ -126,8 +126,8 @@ func ownersOf(behind []func() []uint64) (owners []uint64) {
 	return owners
 }
 
-// indexOf returns the place of the first of these owners who waits for a key, -1 for none.
-func indexOf(list []waiter, k hostport.Key, owners ...uint64) int {
+// waiterIndex returns the place of the first of these owners who waits for a key, -1 for none.
+func waiterIndex(list []waiter, k hostport.Key, owners ...uint64) int {
 	return slices.IndexFunc(list, func(w waiter) bool { return w.Key == k && slices.Contains(owners, w.Owner) })
 }
 
@@ -199,7 +199,7 @@ func (c *portChange) putAll(entries []hostport.Entry, rb *rollback.Stack) error 
 // of those, as a netfilter rule does that is below theirs. -1: none does. A holder whose device has gone keeps nothing.
 func (c *portChange) placeBehind(waiting []waiter, holder, e hostport.Entry) (int, error) {
 	owners := c.behind()
-	if place := indexOf(waiting, e.Key, owners...); place >= 0 {
+	if place := waiterIndex(waiting, e.Key, owners...); place >= 0 {
 		return place, nil
 	}
 	if !slices.Contains(owners, holder.Owner) {
@@ -214,7 +214,7 @@ func (c *portChange) placeBehind(waiting []waiter, holder, e hostport.Entry) (in
 // withdrawAll removes entries from the map: the last who waits for a key has it again. It goes on after errors. The list is written
 // once, after the map.
 func (c *portChange) withdrawAll(entries []hostport.Entry) error {
-	q := newQueue(c.waiting.All, c.alive)
+	q := newWaitQueue(c.waiting.All, c.alive)
 	var errs []error
 	for _, e := range entries {
 		i, err := q.next(e.Key, e.Owner)
@@ -239,8 +239,8 @@ func (c *portChange) withdrawAll(entries []hostport.Entry) error {
 	return errors.Join(append(errs, c.waiting.Set(q.rest()))...)
 }
 
-// queue finds who is next for a key without a walk through all waiters.
-type queue struct {
+// waitQueue finds who is next for a key without a walk through all waiters.
+type waitQueue struct {
 	waiting []waiter
 	byKey   map[hostport.Key][]int // indexes into waiting, the latest last
 	left    map[int]bool
@@ -248,8 +248,8 @@ type queue struct {
 	alive   func(hostport.Entry) (bool, error)
 }
 
-func newQueue(waiting []waiter, alive func(hostport.Entry) (bool, error)) *queue {
-	q := &queue{waiting: waiting, byKey: make(map[hostport.Key][]int, len(waiting)), left: make(map[int]bool), alive: alive}
+func newWaitQueue(waiting []waiter, alive func(hostport.Entry) (bool, error)) *waitQueue {
+	q := &waitQueue{waiting: waiting, byKey: make(map[hostport.Key][]int, len(waiting)), left: make(map[int]bool), alive: alive}
 	for i, w := range waiting {
 		q.byKey[w.Key] = append(q.byKey[w.Key], i)
 	}
@@ -259,7 +259,7 @@ func newQueue(waiting []waiter, alive func(hostport.Entry) (bool, error)) *queue
 // next returns the index of the last who waits for a key and is alive, -1 for none. A pod whose DEL never came may have left its address
 // to another pod, which has no such hostPort: it leaves the queue. The owner who gives the key up may wait for it too, where a kill kept
 // it from writing the list: it is passed over.
-func (q *queue) next(k hostport.Key, leaving uint64) (int, error) {
+func (q *waitQueue) next(k hostport.Key, leaving uint64) (int, error) {
 	for _, i := range slices.Backward(q.byKey[k]) {
 		w := q.waiting[i]
 		if w.Owner == leaving || q.left[i] {
@@ -275,7 +275,7 @@ func (q *queue) next(k hostport.Key, leaving uint64) (int, error) {
 }
 
 // rest are those who wait still.
-func (q *queue) rest() []waiter {
+func (q *waitQueue) rest() []waiter {
 	out := make([]waiter, 0, len(q.waiting))
 	for i, w := range q.waiting {
 		if !q.left[i] {
@@ -305,13 +305,13 @@ func remembered(alive func(hostport.Entry) (bool, error)) func(hostport.Entry) (
 	}
 }
 
-// alive reports whether the owner of e has its address still, on a device that exists. A claim has no endpoint: GC removes it when its
+// ownerAlive reports whether the owner of e has its address still, on a device that exists. A claim has no endpoint: GC removes it when its
 // attachment has gone.
-func (hp Ports) alive(e hostport.Entry) (bool, error) {
+func (d *Datapath) ownerAlive(e hostport.Entry) (bool, error) {
 	if e.IsClaim() {
 		return true, nil
 	}
-	eps, err := hp.EndpointMaps()
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return false, err
 	}
@@ -322,7 +322,7 @@ func (hp Ports) alive(e hostport.Entry) (bool, error) {
 	if !ok || ep.Owner != e.Owner {
 		return false, nil
 	}
-	a := attach.NewAttacher(hp.Tree, "")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	return !a.Gone(int(ep.Ifindex)), nil
 }
@@ -349,7 +349,7 @@ func (c *portChange) dropUnusedLists(keep ...hostport.Entry) error {
 	if err != nil {
 		return fmt.Errorf("published ports: %w", err)
 	}
-	lists, err := c.d.allowlists()
+	lists, err := c.d.hostPortAllowlists()
 	if err != nil {
 		return pintree.IgnoreNotLoaded(err)
 	}

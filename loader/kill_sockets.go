@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package hostports
+package loader
 
 import (
 	"errors"
@@ -18,17 +18,17 @@ import (
 // who connects again gets the new pod. It is best effort: errors are logged, as the ports themselves are right.
 //
 // A socket that found the old entry and has not been noted when this runs is missed: some instructions wide.
-func (hp Ports) dropPeers(gone []hostport.Entry) {
+func (d *Datapath) dropPeers(gone []hostport.Entry) {
 	if len(gone) == 0 {
 		return
 	}
-	if err := hp.destroyPeers(gone); err != nil {
-		hp.Log.Warn("sockets that are connected to a host port which has gone stay", log.Error(err))
+	if err := d.destroyPeers(gone); err != nil {
+		d.tree.Log.Warn("sockets that are connected to a host port which has gone stay", log.Error(err))
 	}
 }
 
-func (hp Ports) destroyPeers(gone []hostport.Entry) error {
-	raw, err := hp.Pinned(pintree.MapSockLBConn)
+func (d *Datapath) destroyPeers(gone []hostport.Entry) error {
+	raw, err := d.tree.Pinned(pintree.MapSockLBConn)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package hostports
+package loader
 
 import (
 	"encoding/json"
@@ -46,7 +46,7 @@ func TestQueue(t *testing.T) {
 	claim := waiter{hostport.NewClaim(one(82, 0).Key, dead, 1)} // it has no endpoint that could be dead
 	waiting := []waiter{one(80, 1), one(81, 2), one(80, 3), one(80, dead), one(80, leaving), claim}
 	asked := 0
-	q := newQueue(waiting, func(e hostport.Entry) (bool, error) {
+	q := newWaitQueue(waiting, func(e hostport.Entry) (bool, error) {
 		if e.IsClaim() {
 			return true, nil
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package hostports
+package loader
 
 import (
 	"cmp"
@@ -22,8 +22,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// newEntry returns m as it goes into the map. ErrNoDevice: there is no device of the name in its conditions.
-func newEntry(m hostport.Mapping, owner, generation uint64) (hostport.Entry, error) {
+// newHostPort returns m as it goes into the map. ErrNoDevice: there is no device of the name in its conditions.
+func newHostPort(m hostport.Mapping, owner, generation uint64) (hostport.Entry, error) {
 	index, err := inIfindex(m.Conditions.InDevice)
 	m.Conditions.InIfindex = index
 	e := hostport.NewEntry(m, owner, generation)
@@ -53,9 +53,9 @@ func inIfindex(device string) (uint32, error) {
 	return uint32(l.Index), nil
 }
 
-// Limits are what one attachment may have.
-func (hp Ports) Limits() hostport.Limits {
-	return hostport.Limits{Mappings: hp.Config.HostPortsPerAttachment, Sources: hp.Config.AllowedSourcesPerAttachment}
+// HostPortLimits are what one attachment may have.
+func (d *Datapath) HostPortLimits() hostport.Limits {
+	return hostport.Limits{Mappings: d.tree.Config.HostPortsPerAttachment, Sources: d.tree.Config.AllowedSourcesPerAttachment}
 }
 
 // SetHostPorts makes ports the hostPorts of owner, and removes those of before that are not in ports. before are the keys that
@@ -67,29 +67,29 @@ func (hp Ports) Limits() hostport.Limits {
 // such a key when they have given it up. It is called where another owner has a key, so that a full node costs no ADD more.
 // On an error nothing is changed. The error wraps ErrFull when the map has no room, and hostport.ErrTooMany or ErrTooManySources for
 // more than one attachment may have.
-func (hp Ports) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping, behind ...func() []uint64) error {
-	if err := hp.Limits().Check(ports); err != nil {
+func (d *Datapath) SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping, behind ...func() []uint64) error {
+	if err := d.HostPortLimits().Check(ports); err != nil {
 		return err
 	}
-	unlock, err := hp.Writer(ctx)
+	unlock, err := d.tree.Writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	m, err := hp.HostPortMap()
+	m, err := d.tree.HostPortMap()
 	if err != nil {
 		return err
 	}
-	return hp.SetLocked(ctx, m, owner, before, ports, behind...)
+	return d.setHostPortsLocked(ctx, m, owner, before, ports, behind...)
 }
 
-// SetLocked is SetHostPorts under the writers' lock.
-func (hp Ports) SetLocked(ctx context.Context, m Map, owner uint64, before []hostport.Key, ports []hostport.Mapping, behind ...func() []uint64) (err error) {
-	want, err := indexByKey(ports)
+// setHostPortsLocked is SetHostPorts under the writers' lock.
+func (d *Datapath) setHostPortsLocked(ctx context.Context, m hostPortMap, owner uint64, before []hostport.Key, ports []hostport.Mapping, behind ...func() []uint64) (err error) {
+	want, err := hostPortKeys(ports)
 	if err != nil {
 		return err
 	}
-	c, err := hp.changePorts(m, behind...)
+	c, err := d.changePorts(m, behind...)
 	if err != nil {
 		return err
 	}
@@ -99,12 +99,12 @@ func (hp Ports) SetLocked(ctx context.Context, m Map, owner uint64, before []hos
 		return err
 	}
 	if len(ports) > 0 {
-		attach.New(hp.Tree).EnsureSockets()
+		attach.New(d.tree).EnsureSockets()
 	}
-	if !node.New(hp.Tree).RecentlySynced() {
-		a := attach.NewAttacher(hp.Tree, "")
+	if !node.New(d.tree).RecentlySynced() {
+		a := attach.NewAttacher(d.tree, "")
 		defer a.Close()
-		if err := node.New(hp.Tree).SyncPod(ctx, a, 0); err != nil {
+		if err := node.New(d.tree).SyncPod(ctx, a, 0); err != nil {
 			return err
 		}
 	}
@@ -113,7 +113,7 @@ func (hp Ports) SetLocked(ctx context.Context, m Map, owner uint64, before []hos
 
 // setAll replaces what owner has.
 func (c *portChange) setAll(owner uint64, before []hostport.Key, ports []hostport.Mapping, want map[hostport.Key]bool, rb *rollback.Stack) error {
-	held, err := held(c.m, owner, before)
+	held, err := heldHostPorts(c.m, owner, before)
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (c *portChange) setAll(owner uint64, before []hostport.Key, ports []hostpor
 	entries := make([]hostport.Entry, 0, len(ports))
 	listed := map[uint64]bool{0: true}
 	for _, p := range ports {
-		e, err := newEntry(p, owner, generation)
+		e, err := newHostPort(p, owner, generation)
 		if err != nil {
 			return err
 		}
@@ -152,8 +152,8 @@ func (c *portChange) setAll(owner uint64, before []hostport.Key, ports []hostpor
 	return c.withdrawAll(held)
 }
 
-// indexByKey returns the keys of ports, which must be valid and differ.
-func indexByKey(ports []hostport.Mapping) (map[hostport.Key]bool, error) {
+// hostPortKeys returns the keys of ports, which must be valid and differ.
+func hostPortKeys(ports []hostport.Mapping) (map[hostport.Key]bool, error) {
 	keys := make(map[hostport.Key]bool, len(ports))
 	for _, p := range ports {
 		if err := p.Validate(); err != nil {
@@ -168,11 +168,11 @@ func indexByKey(ports []hostport.Mapping) (map[hostport.Key]bool, error) {
 	return keys, nil
 }
 
-// held returns the entries of owner: those among keys, or with nil all of them, which takes a read of the whole map. It goes on after
+// heldHostPorts returns the entries of owner: those among keys, or with nil all of them, which takes a read of the whole map. It goes on after
 // errors.
-func held(m Map, owner uint64, keys []hostport.Key) ([]hostport.Entry, error) {
+func heldHostPorts(m hostPortMap, owner uint64, keys []hostport.Key) ([]hostport.Entry, error) {
 	if keys == nil {
-		return matching(m, func(e hostport.Entry) bool { return e.Owner == owner })
+		return hostPortsWhere(m, func(e hostport.Entry) bool { return e.Owner == owner })
 	}
 	var out []hostport.Entry
 	var errs []error
@@ -188,8 +188,8 @@ func held(m Map, owner uint64, keys []hostport.Key) ([]hostport.Entry, error) {
 	return out, errors.Join(errs...)
 }
 
-// matching returns the entries that f accepts. It reads the whole map.
-func matching(m Map, f func(hostport.Entry) bool) ([]hostport.Entry, error) {
+// hostPortsWhere returns the entries that f accepts. It reads the whole map.
+func hostPortsWhere(m hostPortMap, f func(hostport.Entry) bool) ([]hostport.Entry, error) {
 	var out []hostport.Entry
 	err := m.Each(func(e hostport.Entry) bool {
 		if f(e) {
@@ -205,16 +205,16 @@ func matching(m Map, f func(hostport.Entry) bool) ([]hostport.Entry, error) {
 
 // RemoveHostPorts removes the hostPorts among keys that owner still holds or waits for. nil means all of them: RemoveHostPorts then
 // reads the whole map. What another owner has taken over stays. Missing is success.
-func (hp Ports) RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
-	return pintree.WithMapIfLoaded(ctx, hp.Tree, hp.HostPortMap, func(m hostport.Map) error { return hp.RemoveLocked(m, owner, keys, false) })
+func (d *Datapath) RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
+	return pintree.WithMapIfLoaded(ctx, d.tree, d.tree.HostPortMap, func(m hostport.Map) error { return d.removeHostPortsLocked(m, owner, keys, false) })
 }
 
 // ClaimHostPorts leaves keys to the netfilter rules of owner. A key that another owner holds passes to owner, as with SetHostPorts, and
 // goes back by ReleaseHostPorts. behind is that of SetHostPorts. ErrFull: the map has no room. No other owner has the key then, and some
 // keys may not be claimed.
-func (hp Ports) ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key, behind ...func() []uint64) error {
-	return pintree.WithMapIfLoaded(ctx, hp.Tree, hp.HostPortMap, func(m hostport.Map) (err error) {
-		c, err := hp.changePorts(m, behind...)
+func (d *Datapath) ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key, behind ...func() []uint64) error {
+	return pintree.WithMapIfLoaded(ctx, d.tree, d.tree.HostPortMap, func(m hostport.Map) (err error) {
+		c, err := d.changePorts(m, behind...)
 		if err != nil {
 			return err
 		}
@@ -241,17 +241,17 @@ func (hp Ports) ClaimHostPorts(ctx context.Context, owner uint64, keys []hostpor
 
 // ReleaseHostPorts takes back what ClaimHostPorts did for keys, with nil for all of owner. The last who waits for a key has it again.
 // Missing is success.
-func (hp Ports) ReleaseHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
-	return pintree.WithMapIfLoaded(ctx, hp.Tree, hp.HostPortMap, func(m hostport.Map) error { return hp.RemoveLocked(m, owner, keys, true) })
+func (d *Datapath) ReleaseHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error {
+	return pintree.WithMapIfLoaded(ctx, d.tree, d.tree.HostPortMap, func(m hostport.Map) error { return d.removeHostPortsLocked(m, owner, keys, true) })
 }
 
-// RemoveLocked is RemoveHostPorts, or for claims ReleaseHostPorts, under the writers' lock.
-func (hp Ports) RemoveLocked(m Map, owner uint64, keys []hostport.Key, claims bool) error {
-	c, err := hp.changePorts(m)
+// removeHostPortsLocked is RemoveHostPorts, or for claims ReleaseHostPorts, under the writers' lock.
+func (d *Datapath) removeHostPortsLocked(m hostPortMap, owner uint64, keys []hostport.Key, claims bool) error {
+	c, err := d.changePorts(m)
 	if err != nil {
 		return err
 	}
-	held, err := held(c.m, owner, keys)
+	held, err := heldHostPorts(c.m, owner, keys)
 	given := make(map[hostport.Key]bool, len(keys))
 	for _, k := range keys {
 		given[k.Unmap()] = true
@@ -263,8 +263,8 @@ func (hp Ports) RemoveLocked(m Map, owner uint64, keys []hostport.Key, claims bo
 	return errors.Join(append(errs, c.withdrawAll(held), c.end())...)
 }
 
-func (hp Ports) allowlists() (hostport.Allowlists, error) {
-	m, err := hp.Pinned(pintree.MapHostPortAllowlist)
+func (d *Datapath) hostPortAllowlists() (hostport.Allowlists, error) {
+	m, err := d.tree.Pinned(pintree.MapHostPortAllowlist)
 	return hostport.NewAllowlists(m), err
 }
 
@@ -274,7 +274,7 @@ func (c *portChange) putAllowlist(e hostport.Entry, others []hostport.Entry) err
 	if len(e.AllowedSources) == 0 {
 		return nil
 	}
-	lists, err := c.d.allowlists()
+	lists, err := c.d.hostPortAllowlists()
 	if err != nil {
 		return err
 	}
@@ -294,18 +294,18 @@ func (c *portChange) putAllowlist(e hostport.Entry, others []hostport.Entry) err
 
 // CheckHostPorts reports whether owner still holds each of ports as it was set, or waits for one that an attachment of behind holds. The
 // error wraps ErrDiffers.
-func (hp Ports) CheckHostPorts(_ context.Context, owner uint64, ports []hostport.Mapping, behind ...func() []uint64) error {
-	m, err := hp.HostPortMap()
+func (d *Datapath) CheckHostPorts(_ context.Context, owner uint64, ports []hostport.Mapping, behind ...func() []uint64) error {
+	m, err := d.tree.HostPortMap()
 	if err != nil {
 		return err
 	}
-	errs := []error{attach.New(hp.Tree).CheckSockets()}
+	errs := []error{attach.New(d.tree).CheckSockets()}
 	for _, p := range ports {
 		got, ok, err := m.Get(p.Key.Unmap())
 		if err == nil && ok && got.Owner != owner {
-			got, err = hp.waiterBehind(got, owner, behind)
+			got, err = d.waiterBehind(got, owner, behind)
 		}
-		want, werr := newEntry(p, owner, got.Generation)
+		want, werr := newHostPort(p, owner, got.Generation)
 		switch {
 		case err != nil:
 			errs = append(errs, err)
@@ -318,7 +318,7 @@ func (hp Ports) CheckHostPorts(_ context.Context, owner uint64, ports []hostport
 		case got.Owner != owner:
 			errs = append(errs, fmt.Errorf("%w: port %s belongs to another attachment", pintree.ErrDiffers, want.Key))
 		case got.Equal(want):
-			errs = append(errs, hp.checkAllowlist(want))
+			errs = append(errs, d.checkAllowlist(want))
 		case got.PodIP == want.PodIP && got.PodPort == want.PodPort:
 			errs = append(errs, fmt.Errorf("%w: port %s has other options: %s, want %s", pintree.ErrDiffers, want.Key, got, want))
 		default:
@@ -330,23 +330,23 @@ func (hp Ports) CheckHostPorts(_ context.Context, owner uint64, ports []hostport
 }
 
 // waiterBehind returns the entry by which owner waits for what an attachment of behind holds, or the holder's.
-func (hp Ports) waiterBehind(holder hostport.Entry, owner uint64, behind []func() []uint64) (hostport.Entry, error) {
+func (d *Datapath) waiterBehind(holder hostport.Entry, owner uint64, behind []func() []uint64) (hostport.Entry, error) {
 	if !slices.Contains(ownersOf(behind), holder.Owner) {
 		return holder, nil
 	}
-	waiting, err := hp.waitlist()
-	if i := indexOf(waiting.All, holder.Key, owner); i >= 0 {
+	waiting, err := d.waitlist()
+	if i := waiterIndex(waiting.All, holder.Key, owner); i >= 0 {
 		return waiting.All[i].Entry, nil
 	}
 	return holder, err
 }
 
 // checkAllowlist looks whether the list of e's sources is whole.
-func (hp Ports) checkAllowlist(e hostport.Entry) error {
+func (d *Datapath) checkAllowlist(e hostport.Entry) error {
 	if len(e.AllowedSources) == 0 {
 		return nil
 	}
-	lists, err := hp.allowlists()
+	lists, err := d.hostPortAllowlists()
 	if err != nil {
 		return err
 	}
@@ -359,12 +359,12 @@ func (hp Ports) checkAllowlist(e hostport.Entry) error {
 
 // HostPorts returns the hostPorts in the order of address, protocol and port, with the sources of their allowlists and the names of the
 // devices in their conditions.
-func (hp Ports) HostPorts(_ context.Context) ([]hostport.Entry, error) {
-	m, err := hp.HostPortMap()
+func (d *Datapath) HostPorts(_ context.Context) ([]hostport.Entry, error) {
+	m, err := d.tree.HostPortMap()
 	if err != nil {
 		return nil, err
 	}
-	lists, err := hp.allowlists()
+	lists, err := d.hostPortAllowlists()
 	if err != nil {
 		return nil, err
 	}
@@ -403,17 +403,17 @@ func inDevice(h *rtnl.Handle, index uint32) string {
 	return "#" + strconv.Itoa(int(index))
 }
 
-// Collect removes the hostPorts and the waiters whose owner is not valid. It goes on after errors. The writers' lock is held.
-func (hp Ports) Collect(valid func(uint64) bool) error {
-	m, err := hp.HostPortMap()
+// collectHostPorts removes the hostPorts and the waiters whose owner is not valid. It goes on after errors. The writers' lock is held.
+func (d *Datapath) collectHostPorts(valid func(uint64) bool) error {
+	m, err := d.tree.HostPortMap()
 	if err != nil {
 		return err
 	}
-	stale, err := matching(m, func(e hostport.Entry) bool { return !valid(e.Owner) })
+	stale, err := hostPortsWhere(m, func(e hostport.Entry) bool { return !valid(e.Owner) })
 	if err != nil {
 		return err
 	}
-	c, err := hp.changePorts(m)
+	c, err := d.changePorts(m)
 	if err != nil {
 		return err
 	}
