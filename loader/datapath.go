@@ -5,11 +5,9 @@ package loader
 import (
 	"context"
 	"iter"
-	"net"
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader/internal/denylist"
-	"github.com/sluice-cni/sluice/loader/internal/endpoints"
 	"github.com/sluice-cni/sluice/loader/internal/flows"
 	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
@@ -23,40 +21,6 @@ import (
 // is asked again after five minutes, or when the module is loaded.
 func (d *Datapath) HasFQ() (bool, string) {
 	return programs.New(d.tree).HasFQ()
-}
-
-// CheckEndpoint compares what Enable(ep, f) has made with what is there: the entries of ep, the programs on its device, and
-// what every endpoint needs of the node. It changes nothing. The error wraps ErrDiffers, or ErrNotLoaded where pins are gone.
-func (d *Datapath) CheckEndpoint(ctx context.Context, ep Endpoint, f Feature) error {
-	return endpoints.New(d.tree).CheckEndpoint(ctx, ep, f)
-}
-
-// Enable turns on a feature for ep and attaches the programs to its device. Features of the same owner add up; calling it
-// again changes nothing. An address of another attachment is an *AddrHeldError while that one's device exists, and is taken over
-// after that. It also brings uplinks and node addresses up to date. On error nothing of it is left; the error wraps ErrFull when a
-// map has no room.
-func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err error) {
-	return endpoints.New(d.tree).Enable(ctx, ep, f)
-}
-
-// Disable turns off a feature of owner. With the last one its entries, counters and programs go. Missing is success.
-//
-// held is what the attachment record says of the entries: the cost is O(held) then. The zero Held makes Disable read the whole map.
-// An address of owner that held leaves out stays until GC, or until another pod has it.
-func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature, held Held) error {
-	return endpoints.New(d.tree).Disable(ctx, owner, f, held)
-}
-
-// SetMAC tells the datapath that the pod's device has another hardware address. held is as for Disable. An owner without endpoint is
-// success.
-func (d *Datapath) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAddr, held Held) error {
-	return endpoints.New(d.tree).SetMAC(ctx, owner, mac, held)
-}
-
-// CheckFree returns an *AddrHeldError if another attachment holds one of addrs. A caller asks before its first effect. Enable asks again
-// under the writers' lock: of two at the same time, one gets the address.
-func (d *Datapath) CheckFree(ctx context.Context, owner uint64, addrs []netip.Prefix) error {
-	return endpoints.New(d.tree).CheckFree(ctx, owner, addrs)
 }
 
 // Policies returns the policies in force, by id. One that no device is under is not.
@@ -150,17 +114,4 @@ func (d *Datapath) FlushFlows(ctx context.Context, match func(Flow) bool) (int, 
 // InPrivateMountNS reports whether the calling thread is in a mount namespace apart from the machine's, as far as can be seen.
 func InPrivateMountNS() bool {
 	return pintree.InPrivateMountNS()
-}
-
-// Resolve finds what Enable needs to know of the device ifname in the namespace at netnsPath: its host veth, the device its
-// packets are routed from, hardware addresses, MTU and addresses. Ref is left to the caller. It is for plugins that follow a
-// main plugin that is not ours. The error wraps ErrNoDevice where the device has no end in this namespace.
-func Resolve(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
-	return endpoints.Resolve(ctx, netnsPath, ifname)
-}
-
-// ResolvePodns is Resolve for features that also work inside the pod's namespace: a device without a host end (macvlan, ipvlan,
-// vlan, a device of the host) is returned with HostIfindex 0 instead of ErrNoDevice.
-func ResolvePodns(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
-	return endpoints.ResolvePodns(ctx, netnsPath, ifname)
 }

@@ -4,7 +4,6 @@ package loader
 
 import (
 	"github.com/sluice-cni/sluice/loader/internal/denylist"
-	"github.com/sluice-cni/sluice/loader/internal/endpoints"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 )
@@ -31,8 +30,7 @@ var (
 	ErrConflict = pintree.ErrConflict
 	// ErrNoDevice says that a device does not exist (any more).
 	ErrNoDevice = pintree.ErrNoDevice
-	// ErrNoHostEnd is the ErrNoDevice of a device that is whole inside the pod.
-	ErrNoHostEnd = endpoints.ErrNoHostEnd
+
 	// ErrNotDenied says that a network is not in the denylist.
 	ErrNotDenied = denylist.ErrNotDenied
 )

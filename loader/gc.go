@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
-	"github.com/sluice-cni/sluice/loader/internal/endpoints"
 	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/parents"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
@@ -53,7 +52,7 @@ func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
 	}
 	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
-	err = errors.Join(d.collectHostPorts(valid), endpoints.New(d.tree).Collect(a, valid), podns.New(d.tree).Collect(a, valid), ratelimit.New(d.tree).Collect(valid), parents.New(d.tree).Collect(a, valid), endpoints.New(d.tree).CollectDevices(a), policies.New(d.tree).Collect())
+	err = errors.Join(d.collectHostPorts(valid), d.collectEndpoints(a, valid), podns.New(d.tree).Collect(a, valid), ratelimit.New(d.tree).Collect(valid), parents.New(d.tree).Collect(a, valid), d.collectDevices(a), policies.New(d.tree).Collect())
 	err = errors.Join(err, d.collectNamespaces(ctx), node.New(d.tree).SyncLocked(ctx, a))
 	if errors.Is(err, pintree.ErrNotLoaded) { // another process removed pins: the next Open makes them anew, empty
 		d.tree.Log.Warn("sweep: pins are missing", log.Error(err))

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/sluice-cni/sluice/loader/internal/endpoints"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
@@ -37,7 +36,7 @@ func (d *Datapath) load(ctx context.Context, k programs.Constants) error {
 		return err
 	}
 	// Before the programs: they take a pod whose device is not tracked for one that is gone.
-	if err := endpoints.New(d.tree).TrackDevices(); err != nil {
+	if err := d.trackDevices(); err != nil {
 		return err
 	}
 	if err := errors.Join(podns.New(d.tree).LinkOwners(), ratelimit.New(d.tree).LinkOwners()); err != nil {

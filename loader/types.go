@@ -3,11 +3,8 @@
 package loader
 
 import (
-	"net/netip"
-
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/denylist"
-	"github.com/sluice-cni/sluice/loader/internal/endpoints"
 	"github.com/sluice-cni/sluice/loader/internal/flows"
 	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
@@ -44,33 +41,6 @@ type AttachModes = programs.AttachModes
 
 // ConfigStatus is the configuration in force.
 type ConfigStatus = programs.ConfigStatus
-
-// Endpoint is one pod device as the datapath knows it.
-type Endpoint = endpoints.Endpoint
-
-// Held is what an attachment record says of an owner's entries: with it they are found by key.
-type Held = endpoints.Held
-
-// HeldBy is what is known of an owner whose addresses Enable was called with.
-func HeldBy(addrs []netip.Prefix) Held { return endpoints.HeldBy(addrs) }
-
-// Feature is a service that an endpoint gets. Several plugins turn on one each.
-type Feature = endpoints.Feature
-
-// The features.
-const (
-	FeatureMasquerade = endpoints.FeatureMasquerade // connections the pod opens leave with the node's address
-	FeatureAdmit      = endpoints.FeatureAdmit      // its packets carry the admit mark
-	FeaturePublish    = endpoints.FeaturePublish    // it has published ports
-	FeatureQueueRx    = endpoints.FeatureQueueRx    // a qdisc of the host veth limits what it gets
-	FeatureQueueTx    = endpoints.FeatureQueueTx    // an intermediate device limits what it sends
-)
-
-// FeatureMACCheck drops what the device sends with another source MAC than the pod's. It is turned on by itself, and needs no address.
-const FeatureMACCheck = endpoints.FeatureMACCheck
-
-// AddrHeldError says that another attachment, whose pod lives, holds an address.
-type AddrHeldError = endpoints.AddrHeldError
 
 // PolicyStatus is a policy with what it decided and who is under it.
 type PolicyStatus = policies.PolicyStatus

@@ -74,8 +74,6 @@ var rooms = []room{
 		"is told which devices are uplinks"},
 	{"loader/internal/node", []string{"loader/internal/attach", "loader/internal/denylist", "loader/internal/flows", "loader/internal/hook", "loader/internal/pintree", "pkg/log", "pkg/maps/codec", "pkg/maps/endpoint", "pkg/maps/hostport", "pkg/rtnl"},
 		"looks at the node; knows nothing of single pods"},
-	{"loader/internal/endpoints", []string{"loader/internal/attach", "loader/internal/hook", "loader/internal/node", "loader/internal/parents", "loader/internal/pintree", "loader/internal/podns", "loader/internal/policies", "pkg/attachments", "pkg/log", "pkg/maps/codec", "pkg/maps/endpoint", "pkg/maps/podns", "pkg/netns", "pkg/policy", "pkg/rollback", "pkg/rtnl"},
-		"orders what a feature of a pod needs of the rooms below"},
 	{"loader", []string{"loader/internal/", "loader/loadapi", "pkg/attachments", "pkg/bpfgen", "pkg/bpfsys", "pkg/log", "pkg/maps/", "pkg/netns", "pkg/nodeconf", "pkg/policy", "pkg/rollback", "pkg/rtnl"},
 		"the datapath; it returns sentinel errors and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package endpoints
+package loader
 
 import (
 	"context"
@@ -163,19 +163,19 @@ func (g gateways) of(p netip.Prefix) netip.Addr {
 	return s.V6
 }
 
-// entry is one address of an owner.
-type entry struct {
+// endpointEntry is one address of an owner.
+type endpointEntry struct {
 	addr netip.Addr
 	v    endpoint.Value
 }
 
-// device is the host veth of an owner's entry.
-type device struct {
+// hostVeth is the host veth of an owner's entry.
+type hostVeth struct {
 	index uint32
 	owner uint64
 }
 
-func (e entry) device() device { return device{e.v.Ifindex, e.v.Owner} }
+func (e endpointEntry) hostVeth() hostVeth { return hostVeth{e.v.Ifindex, e.v.Owner} }
 
 // Held is what a caller knows of an owner's entries, as the attachment record has it. With it they are found by their keys. The zero
 // value says nothing: the whole map is read, O(addresses of the node). So it is for records of former builds, and without a record.
@@ -194,11 +194,11 @@ func HeldBy(addrs []netip.Prefix) Held {
 }
 
 // entriesOf returns what owner has: among the addresses that are held, else in the whole map.
-func entriesOf(eps pintree.EndpointMaps, owner uint64, held Held) (out []entry, err error) {
+func entriesOf(eps pintree.EndpointMaps, owner uint64, held Held) (out []endpointEntry, err error) {
 	if held.Addrs == nil {
 		err = eps.Addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
 			if v.Owner == owner {
-				out = append(out, entry{a, *v})
+				out = append(out, endpointEntry{a, *v})
 			}
 			return true
 		})
@@ -218,7 +218,7 @@ func entriesOf(eps pintree.EndpointMaps, owner uint64, held Held) (out []entry, 
 			return nil, fmt.Errorf("endpoint %s: %w", a, err)
 		}
 		if ok && v.Owner == owner {
-			out = append(out, entry{a, v})
+			out = append(out, endpointEntry{a, v})
 		}
 	}
 	return out, nil
@@ -228,23 +228,23 @@ func entriesOf(eps pintree.EndpointMaps, owner uint64, held Held) (out []entry, 
 // again changes nothing. An address of another attachment is an *AddrHeldError while that one's device exists, and is taken over
 // after that. It also brings uplinks and node addresses up to date. On error nothing of it is left; the error wraps ErrFull when a
 // map has no room.
-func (es Endpoints) Enable(ctx context.Context, ep Endpoint, f Feature) (err error) {
+func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err error) {
 	if f == FeatureMACCheck {
-		return es.enableMACCheck(ctx, ep)
+		return d.enableMACCheck(ctx, ep)
 	}
 	if err := errors.Join(ep.validate(), ep.has(f)); err != nil {
 		return err
 	}
-	unlock, err := es.Writer(ctx)
+	unlock, err := d.tree.Writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	eps, err := es.EndpointMaps()
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return err
 	}
-	a := attach.NewAttacher(es.Tree, "")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close() // after the rollback, which detaches
 	if ep.HostIfindex != 0 {
 		if err := refuseHeld(a, eps, ep.Ref.Owner(), ep.HostIfindex, ep.Addrs); err != nil {
@@ -255,27 +255,27 @@ func (es Endpoints) Enable(ctx context.Context, ep Endpoint, f Feature) (err err
 	defer back.Rollback(ctx, &err)
 
 	if ep.Podns != nil && (ep.HostIfindex == 0 || len(podns.HooksOf(uint32(f), true)) > 0) {
-		if err := podns.New(es.Tree).Enable(ctx, a, ep.podns(f), &back); err != nil {
+		if err := podns.New(d.tree).Enable(ctx, a, ep.podns(f), &back); err != nil {
 			return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 		}
 		if ep.HostIfindex == 0 {
-			return node.New(es.Tree).SyncPod(ctx, a, 0)
+			return node.New(d.tree).SyncPod(ctx, a, 0)
 		}
 	}
-	return es.enableOnHost(ctx, a, eps, ep, f, &back)
+	return d.enableOnHost(ctx, a, eps, ep, f, &back)
 }
 
 // enableOnHost turns on f on the host veth of ep.
-func (es Endpoints) enableOnHost(ctx context.Context, a *attach.Attacher, eps pintree.EndpointMaps, ep Endpoint, f Feature, back *rollback.Stack) error {
+func (d *Datapath) enableOnHost(ctx context.Context, a *attach.Attacher, eps pintree.EndpointMaps, ep Endpoint, f Feature, back *rollback.Stack) error {
 	if ep.RouteIfindex != 0 && ep.RouteIfindex != ep.HostIfindex {
-		if err := node.New(es.Tree).MarkPodSide(ep.RouteIfindex); err != nil {
+		if err := node.New(d.tree).MarkPodSide(ep.RouteIfindex); err != nil {
 			return err
 		}
 	}
 	var id uint16
 	if f&FeatureAdmit != 0 {
 		var err error
-		if id, err = policies.New(es.Tree).Apply(uint32(ep.HostIfindex), ep.Ref, ep.group(), ep.Policy, back); err != nil {
+		if id, err = policies.New(d.tree).Apply(uint32(ep.HostIfindex), ep.Ref, ep.group(), ep.Policy, back); err != nil {
 			return err
 		}
 	}
@@ -283,11 +283,11 @@ func (es Endpoints) enableOnHost(ctx context.Context, a *attach.Attacher, eps pi
 	if err != nil {
 		return err
 	}
-	fresh, err := es.putAddrs(eps, ep, f, gw, id, back)
+	fresh, err := d.putAddrs(eps, ep, f, gw, id, back)
 	if err != nil {
 		return err
 	}
-	if err := count(eps, ep, back); err != nil {
+	if err := createCounters(eps, ep, back); err != nil {
 		return err
 	}
 	if fresh {
@@ -296,19 +296,19 @@ func (es Endpoints) enableOnHost(ctx context.Context, a *attach.Attacher, eps pi
 	if err := a.Ensure(ep.HostIfindex, ep.hooks(hook.OfPod()), fresh); err != nil {
 		return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 	}
-	if known, err := node.New(es.Tree).Knows(a, []int{ep.HostIfindex, ep.RouteIfindex}, gw, fresh); known || err != nil {
+	if known, err := node.New(d.tree).Knows(a, []int{ep.HostIfindex, ep.RouteIfindex}, gw, fresh); known || err != nil {
 		return err
 	}
 	made := 0
 	if fresh {
 		made = ep.HostIfindex
 	}
-	return node.New(es.Tree).SyncPod(ctx, a, made, ep.HostIfindex, ep.RouteIfindex)
+	return node.New(d.tree).SyncPod(ctx, a, made, ep.HostIfindex, ep.RouteIfindex)
 }
 
-// count makes the counters of ep's device, where it has none. It comes after the addresses, by which DEL finds the device if this process
+// createCounters makes the counters of ep's device, where it has none. It comes after the addresses, by which DEL finds the device if this process
 // is killed, and before the programs, which count. An Enable that fails takes them back.
-func count(eps pintree.EndpointMaps, ep Endpoint, back *rollback.Stack) error {
+func createCounters(eps pintree.EndpointMaps, ep Endpoint, back *rollback.Stack) error {
 	index := uint32(ep.HostIfindex)
 	had, err := eps.Stats.Has(index)
 	if err == nil {
@@ -325,7 +325,7 @@ func count(eps pintree.EndpointMaps, ep Endpoint, back *rollback.Stack) error {
 
 // putAddrs writes the entries of ep's addresses with f added to the features they have. It reports whether the device is new:
 // no address of ep had been on it.
-func (es Endpoints) putAddrs(eps pintree.EndpointMaps, ep Endpoint, f Feature, gw gateways, policy uint16, back *rollback.Stack) (fresh bool, err error) {
+func (d *Datapath) putAddrs(eps pintree.EndpointMaps, ep Endpoint, f Feature, gw gateways, policy uint16, back *rollback.Stack) (fresh bool, err error) {
 	owner := ep.Ref.Owner()
 	fresh = true
 	tracked, err := track(eps, uint32(ep.HostIfindex), back)
@@ -366,34 +366,37 @@ func (es Endpoints) putAddrs(eps pintree.EndpointMaps, ep Endpoint, f Feature, g
 }
 
 // Disable turns off a feature of owner. With the last one its entries, counters and programs go. Missing is success.
-func (es Endpoints) Disable(ctx context.Context, owner uint64, f Feature, held Held) error {
+//
+// held is what the attachment record says of the entries: the cost is O(held) then. The zero Held makes Disable read the whole map.
+// An address of owner that held leaves out stays until GC, or until another pod has it.
+func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature, held Held) error {
 	if f == FeatureMACCheck {
-		return es.disableMACCheck(ctx, owner, held)
+		return d.disableMACCheck(ctx, owner, held)
 	}
-	return pintree.WithMapIfLoaded(ctx, es.Tree, es.EndpointMaps, func(eps pintree.EndpointMaps) error {
+	return pintree.WithMapIfLoaded(ctx, d.tree, d.tree.EndpointMaps, func(eps pintree.EndpointMaps) error {
 		mine, err := entriesOf(eps, owner, held)
 		if err != nil {
 			return err
 		}
-		a := attach.NewAttacher(es.Tree, "")
+		a := attach.NewAttacher(d.tree, "")
 		defer a.Close()
-		return errors.Join(podns.New(es.Tree).Disable(a, owner, uint32(f)), es.clear(a, eps, mine, f))
+		return errors.Join(podns.New(d.tree).Disable(a, owner, uint32(f)), d.clearEndpoints(a, eps, mine, f))
 	})
 }
 
-// clear takes the features f from entries, which are all of their owners. Those left without any are removed, and their devices with
+// clearEndpoints takes the features f from entries, which are all of their owners. Those left without any are removed, and their devices with
 // the last. It goes on after errors.
-func (es Endpoints) clear(a *attach.Attacher, eps pintree.EndpointMaps, entries []entry, f Feature) error {
+func (d *Datapath) clearEndpoints(a *attach.Attacher, eps pintree.EndpointMaps, entries []endpointEntry, f Feature) error {
 	var errs []error
-	left := make(map[device]int) // addresses
+	left := make(map[hostVeth]int) // addresses
 	for _, e := range entries {
-		left[e.device()]++
+		left[e.hostVeth()]++
 	}
 	for _, e := range entries {
 		v := e.v
 		v.Flags &^= uint32(f)
 		if v.Flags&endpoint.FlagAdmit == 0 && v.Policy != 0 {
-			errs = append(errs, policies.New(es.Tree).Release(v.Ifindex, v.Owner))
+			errs = append(errs, policies.New(d.tree).Release(v.Ifindex, v.Owner))
 			v.Policy = 0
 		}
 		if v.Flags != 0 {
@@ -406,8 +409,8 @@ func (es Endpoints) clear(a *attach.Attacher, eps pintree.EndpointMaps, entries 
 			errs = append(errs, fmt.Errorf("endpoint %s: %w", e.addr, err))
 			continue
 		}
-		if left[e.device()]--; left[e.device()] == 0 {
-			errs = append(errs, clearDevice(a, eps, e.device()))
+		if left[e.hostVeth()]--; left[e.hostVeth()] == 0 {
+			errs = append(errs, clearDevice(a, eps, e.hostVeth()))
 		}
 	}
 	return errors.Join(errs...)
@@ -415,7 +418,7 @@ func (es Endpoints) clear(a *attach.Attacher, eps pintree.EndpointMaps, entries 
 
 // clearDevice removes what there is of a device without addresses. Its counters name the owner who came last: another one that has
 // come since keeps the device.
-func clearDevice(a *attach.Attacher, eps pintree.EndpointMaps, d device) error {
+func clearDevice(a *attach.Attacher, eps pintree.EndpointMaps, d hostVeth) error {
 	counted, ok, err := eps.Stats.Get(d.index)
 	if err != nil {
 		return fmt.Errorf("counters of device %d: %w", d.index, err)
@@ -426,22 +429,23 @@ func clearDevice(a *attach.Attacher, eps pintree.EndpointMaps, d device) error {
 	return errors.Join(a.Detach(int(d.index), hook.OfPod()), eps.Stats.Retire(d.index), eps.Devices.Delete(d.index))
 }
 
-// SetMAC tells the datapath that the pod's device has another hardware address. An owner without endpoint is success.
-func (es Endpoints) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAddr, held Held) error {
+// SetMAC tells the datapath that the pod's device has another hardware address. held is as for Disable. An owner without endpoint is
+// success.
+func (d *Datapath) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAddr, held Held) error {
 	if len(mac) != 6 {
 		return fmt.Errorf("MAC %q is not an Ethernet address", mac)
 	}
-	return errors.Join(es.setCheckedMAC(ctx, owner, mac, held), es.setEndpointMAC(ctx, owner, mac, held), es.setParentMAC(ctx, owner, mac))
+	return errors.Join(d.setCheckedMAC(ctx, owner, mac, held), d.setEndpointMAC(ctx, owner, mac, held), d.setParentMAC(ctx, owner, mac))
 }
 
-func (es Endpoints) setParentMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
-	return pintree.WithMapIfLoaded(ctx, es.Tree, func() (parents.Parents, error) { return parents.New(es.Tree), nil }, func(p parents.Parents) error {
+func (d *Datapath) setParentMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
+	return pintree.WithMapIfLoaded(ctx, d.tree, func() (parents.Parents, error) { return parents.New(d.tree), nil }, func(p parents.Parents) error {
 		return p.SetMAC(owner, mac)
 	})
 }
 
-func (es Endpoints) setEndpointMAC(ctx context.Context, owner uint64, mac net.HardwareAddr, held Held) error {
-	return pintree.WithMapIfLoaded(ctx, es.Tree, es.EndpointMaps, func(eps pintree.EndpointMaps) error {
+func (d *Datapath) setEndpointMAC(ctx context.Context, owner uint64, mac net.HardwareAddr, held Held) error {
+	return pintree.WithMapIfLoaded(ctx, d.tree, d.tree.EndpointMaps, func(eps pintree.EndpointMaps) error {
 		entries, err := entriesOf(eps, owner, held)
 		if err != nil {
 			return err

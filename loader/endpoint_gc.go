@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package endpoints
+package loader
 
 import (
 	"errors"
@@ -19,28 +19,28 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// Collect removes the entries whose owner is not valid. It goes on after errors. The writers' lock is held.
-func (es Endpoints) Collect(a *attach.Attacher, valid func(uint64) bool) error {
-	eps, err := es.EndpointMaps()
+// collectEndpoints removes the entries whose owner is not valid. It goes on after errors. The writers' lock is held.
+func (d *Datapath) collectEndpoints(a *attach.Attacher, valid func(uint64) bool) error {
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return err
 	}
-	var stale []entry
+	var stale []endpointEntry
 	err = eps.Addrs.Each(func(addr netip.Addr, v *endpoint.Value) bool {
 		if !valid(v.Owner) {
-			stale = append(stale, entry{addr, *v})
+			stale = append(stale, endpointEntry{addr, *v})
 		}
 		return true
 	})
 	if err != nil {
 		return fmt.Errorf("endpoints: %w", err)
 	}
-	return es.clear(a, eps, stale, ^Feature(0))
+	return d.clearEndpoints(a, eps, stale, ^Feature(0))
 }
 
-// CollectDevices removes counters and tracked devices without an endpoint, links whose device has gone, and marks of qdiscs that went with theirs.
-func (es Endpoints) CollectDevices(a *attach.Attacher) error {
-	eps, err := es.EndpointMaps()
+// collectDevices removes counters and tracked devices without an endpoint, links whose device has gone, and marks of qdiscs that went with theirs.
+func (d *Datapath) collectDevices(a *attach.Attacher) error {
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return err
 	}
@@ -66,10 +66,10 @@ func (es Endpoints) CollectDevices(a *attach.Attacher) error {
 			errs = append(errs, eps.Devices.Delete(index))
 		}
 	}
-	pins, err := pintree.Names(es.Paths.Links())
+	pins, err := pintree.Names(d.tree.Paths.Links())
 	errs = append(errs, err)
 	for _, name := range pins {
-		pin := filepath.Join(es.Paths.Links(), name)
+		pin := filepath.Join(d.tree.Paths.Links(), name)
 		index, h, ours := pintree.ParseLinkName(name)
 		lost, err := attach.Defunct(pin)
 		switch {
@@ -77,18 +77,18 @@ func (es Endpoints) CollectDevices(a *attach.Attacher) error {
 		case lost:
 			err = file.Remove(pin)
 		case ours && isPodHook(h) && !used[uint32(index)]:
-			err = attach.New(es.Tree).DropLink(index, h)
+			err = attach.New(d.tree).DropLink(index, h)
 		}
 		errs = append(errs, err)
 	}
-	return errors.Join(append(errs, es.collectMACChecks(a), es.collectMarks())...)
+	return errors.Join(append(errs, d.collectMACChecks(a), d.collectMarks())...)
 }
 
 func isPodHook(h hook.Hook) bool { return h == hook.FromPod() || h == hook.ToPod() }
 
 // collectMarks forgets what was remembered of devices that are no more, and of qdiscs: that of a device which stays goes with its
 // programs, while the mark cannot on a read-only bpffs.
-func (es Endpoints) collectMarks() error {
+func (d *Datapath) collectMarks() error {
 	h, err := rtnl.New()
 	if err != nil {
 		return err
@@ -99,8 +99,8 @@ func (es Endpoints) collectMarks() error {
 		return err
 	}
 	return errors.Join(
-		collectMarksIn(h, es.Paths.Clsact(), func(index int) bool { return qdiscs[index] == rtnl.QdiscClsact }),
-		collectMarksIn(h, es.Paths.RoutedDevs(), func(int) bool { return true }),
+		collectMarksIn(h, d.tree.Paths.Clsact(), func(index int) bool { return qdiscs[index] == rtnl.QdiscClsact }),
+		collectMarksIn(h, d.tree.Paths.RoutedDevs(), func(int) bool { return true }),
 	)
 }
 

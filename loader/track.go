@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package endpoints
+package loader
 
 import (
 	"context"
@@ -40,17 +40,17 @@ func trackedIf(known bool) uint8 {
 	return 0
 }
 
-// TrackDevices enters the host veths of all endpoints into sl_pod_devices. The load calls it before it attaches programs: the map may be
+// trackDevices enters the host veths of all endpoints into sl_pod_devices. The load calls it before it attaches programs: the map may be
 // new, with endpoints of a build that did not have it. An endpoint whose device finds no room is not tracked, and counts as one that is
 // there. The writers' lock is held.
-func (es Endpoints) TrackDevices() error {
-	eps, err := es.EndpointMaps()
+func (d *Datapath) trackDevices() error {
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return err
 	}
-	var all []entry
+	var all []endpointEntry
 	err = eps.Addrs.Each(func(a netip.Addr, v *endpoint.Value) bool {
-		all = append(all, entry{a, *v})
+		all = append(all, endpointEntry{a, *v})
 		return true
 	})
 	if err != nil {
@@ -65,7 +65,7 @@ func (es Endpoints) TrackDevices() error {
 				return fmt.Errorf("track device %d: %w", e.v.Ifindex, err)
 			}
 			if err != nil {
-				es.Log.Warn("device is not tracked", log.Int("ifindex", int(e.v.Ifindex)), log.Error(pintree.WrapFull(pintree.MapPodDevices, err)))
+				d.tree.Log.Warn("device is not tracked", log.Int("ifindex", int(e.v.Ifindex)), log.Error(pintree.WrapFull(pintree.MapPodDevices, err)))
 			}
 			now = trackedIf(known)
 			tracked[e.v.Ifindex] = now

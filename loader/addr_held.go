@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package endpoints
+package loader
 
 import (
 	"context"
@@ -72,12 +72,12 @@ func refuseHeld(a *attach.Attacher, eps pintree.EndpointMaps, owner uint64, inde
 
 // CheckFree returns an *AddrHeldError if another attachment holds one of addrs. A caller asks before its first effect. Enable asks again
 // under the writers' lock: of two at the same time, one gets the address.
-func (es Endpoints) CheckFree(_ context.Context, owner uint64, addrs []netip.Prefix) error {
-	eps, err := es.EndpointMaps()
+func (d *Datapath) CheckFree(_ context.Context, owner uint64, addrs []netip.Prefix) error {
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return pintree.IgnoreNotLoaded(err) // Enable says what is wrong
 	}
-	a := attach.NewAttacher(es.Tree, "")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	return refuseHeld(a, eps, owner, 0, addrs)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package endpoints
+package loader
 
 import (
 	"context"
@@ -20,20 +20,20 @@ import (
 const FeatureMACCheck Feature = 1 << 31
 
 // enableMACCheck writes the entry before it attaches the program, which drops everything without one.
-func (es Endpoints) enableMACCheck(ctx context.Context, ep Endpoint) (err error) {
+func (d *Datapath) enableMACCheck(ctx context.Context, ep Endpoint) (err error) {
 	if ep.Ref.ContainerID == "" || ep.HostIfindex <= 0 || len(ep.MAC) != 6 {
 		return fmt.Errorf("endpoint %s: a source MAC check needs a host device and an Ethernet address", ep.Ref)
 	}
-	unlock, err := es.Writer(ctx)
+	unlock, err := d.tree.Writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	m, err := es.PodMACs()
+	m, err := d.tree.PodMACs()
 	if err != nil {
 		return err
 	}
-	a := attach.NewAttacher(es.Tree, "")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close() // after the rollback, which detaches
 	var back rollback.Stack
 	defer back.Rollback(ctx, &err)
@@ -79,13 +79,13 @@ func checkedDevices(m endpoint.PodMACs, owner uint64, held Held) ([]uint32, erro
 }
 
 // disableMACCheck removes what owner has. The device is mostly gone by then.
-func (es Endpoints) disableMACCheck(ctx context.Context, owner uint64, held Held) error {
-	return pintree.WithMapIfLoaded(ctx, es.Tree, es.PodMACs, func(m endpoint.PodMACs) error {
+func (d *Datapath) disableMACCheck(ctx context.Context, owner uint64, held Held) error {
+	return pintree.WithMapIfLoaded(ctx, d.tree, d.tree.PodMACs, func(m endpoint.PodMACs) error {
 		mine, err := checkedDevices(m, owner, held)
 		if err != nil {
 			return err
 		}
-		a := attach.NewAttacher(es.Tree, "")
+		a := attach.NewAttacher(d.tree, "")
 		defer a.Close()
 		var errs []error
 		for _, index := range mine {
@@ -96,8 +96,8 @@ func (es Endpoints) disableMACCheck(ctx context.Context, owner uint64, held Held
 }
 
 // checkMACCheck compares the entry and the program.
-func (es Endpoints) checkMACCheck(ep Endpoint) error {
-	m, err := es.PodMACs()
+func (d *Datapath) checkMACCheck(ep Endpoint) error {
+	m, err := d.tree.PodMACs()
 	if err != nil {
 		return err
 	}
@@ -111,14 +111,14 @@ func (es Endpoints) checkMACCheck(ep Endpoint) error {
 		return pintree.Differs("the source MAC check of %s allows %s of owner %x, want %s of %x",
 			ep.HostIfName, net.HardwareAddr(v.Mac[:]), v.Owner, ep.MAC, ep.Ref.Owner())
 	}
-	a := attach.NewAttacher(es.Tree, "")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	return attach.CheckHooks(a, ep.HostIfindex, ep.HostIfName, hook.OfMACCheck())
 }
 
 // setCheckedMAC follows an administrator's change of the pod's MAC, as by the tuning plugin. A pod cannot ask for it.
-func (es Endpoints) setCheckedMAC(ctx context.Context, owner uint64, mac net.HardwareAddr, held Held) error {
-	return pintree.WithMapIfLoaded(ctx, es.Tree, es.PodMACs, func(m endpoint.PodMACs) error {
+func (d *Datapath) setCheckedMAC(ctx context.Context, owner uint64, mac net.HardwareAddr, held Held) error {
+	return pintree.WithMapIfLoaded(ctx, d.tree, d.tree.PodMACs, func(m endpoint.PodMACs) error {
 		mine, err := checkedDevices(m, owner, held)
 		errs := []error{err}
 		for _, index := range mine {
@@ -129,12 +129,12 @@ func (es Endpoints) setCheckedMAC(ctx context.Context, owner uint64, mac net.Har
 }
 
 // collectMACChecks forgets devices that are gone. A device that exists keeps its check, whosever it is: it sends.
-func (es Endpoints) collectMACChecks(a *attach.Attacher) error {
-	checked, err := es.MACCheckedDevices()
+func (d *Datapath) collectMACChecks(a *attach.Attacher) error {
+	checked, err := d.tree.MACCheckedDevices()
 	if err != nil || len(checked) == 0 {
 		return err
 	}
-	m, err := es.PodMACs()
+	m, err := d.tree.PodMACs()
 	errs := []error{err}
 	for index := range checked {
 		if a.Gone(index) {

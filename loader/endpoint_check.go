@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package endpoints
+package loader
 
 import (
 	"context"
@@ -19,31 +19,31 @@ import (
 
 // CheckEndpoint compares what Enable(ep, f) has made with what is there: the entries of ep, the programs on its device, and
 // what every endpoint needs of the node. It changes nothing. The error wraps ErrDiffers, or ErrNotLoaded where pins are gone.
-func (es Endpoints) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) error {
+func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) error {
 	if f == FeatureMACCheck {
-		return es.checkMACCheck(ep)
+		return d.checkMACCheck(ep)
 	}
 	if err := ep.validate(); err != nil {
 		return err
 	}
-	eps, err := es.EndpointMaps()
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return err
 	}
-	a := attach.NewAttacher(es.Tree, "")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	var errs []error
 	if ep.Podns != nil && (ep.HostIfindex == 0 || len(podns.HooksOf(uint32(f), true)) > 0) {
-		errs = append(errs, podns.New(es.Tree).Check(a, ep.podns(f)))
+		errs = append(errs, podns.New(d.tree).Check(a, ep.podns(f)))
 	}
 	if ep.HostIfindex == 0 {
-		return errors.Join(append(errs, attach.New(es.Tree).CheckPins())...)
+		return errors.Join(append(errs, attach.New(d.tree).CheckPins())...)
 	}
 	gw, err := gatewaysOf(a, ep)
 	errs = append(errs, err)
 	var id uint16
 	if f&FeatureAdmit != 0 {
-		id, err = policies.New(es.Tree).Check(uint32(ep.HostIfindex), ep.Ref, ep.Policy)
+		id, err = policies.New(d.tree).Check(uint32(ep.HostIfindex), ep.Ref, ep.Policy)
 		errs = append(errs, err)
 	}
 	for _, p := range ep.Addrs {
@@ -52,7 +52,7 @@ func (es Endpoints) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) err
 		errs = append(errs, checkAddr(eps, ep, p, f, want))
 	}
 	errs = append(errs, attach.CheckHooks(a, ep.HostIfindex, ep.HostIfName, hook.OfPod()))
-	return errors.Join(append(errs, attach.New(es.Tree).CheckPins(), node.New(es.Tree).CheckUplinks(a))...)
+	return errors.Join(append(errs, attach.New(d.tree).CheckPins(), node.New(d.tree).CheckUplinks(a))...)
 }
 
 // checkAddr compares the entry of one address with want, but for the flags and the policy of features other than f.
