@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
-	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 )
 
@@ -26,35 +25,6 @@ func (d *Datapath) HasFQ() (bool, string) {
 // Policies returns the policies in force, by id. One that no device is under is not.
 func (d *Datapath) Policies(ctx context.Context) ([]PolicyStatus, error) {
 	return policies.New(d.tree).Policies(ctx)
-}
-
-// SetRateLimit puts a limit on a device. One of the same owner and direction is replaced. On error nothing of it is left; the error
-// wraps ErrFull when a map has no room, ErrConflict where the device has no place for the program, and ErrNoDevice for a policer of a
-// device whose parent cannot hold one.
-func (d *Datapath) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
-	return ratelimit.New(d.tree).SetRateLimit(ctx, s)
-}
-
-// PodByLink reports whether the programs of a host end hang, or will hang, by a link, of tcx or netkit. They then run before every filter,
-// the policer's (RateLimit.Police) too, and the fast path goes round it: such a pod needs FeatureQueueTx.
-func (d *Datapath) PodByLink(ifindex int) bool {
-	return ratelimit.New(d.tree).PodByLink(ifindex)
-}
-
-// RemoveRateLimit takes every limit of owner away. nets are the networks that they are for or not for; nil means not known, and makes
-// RemoveRateLimit read the networks of all limits. Missing is success, and so is a device or a namespace that has gone.
-func (d *Datapath) RemoveRateLimit(ctx context.Context, owner uint64, nets []netip.Prefix) error {
-	return ratelimit.New(d.tree).RemoveRateLimit(ctx, owner, nets)
-}
-
-// CheckShape compares what RateLimit(s) has made with what is there. It changes nothing. The error wraps ErrDiffers.
-func (d *Datapath) CheckShape(ctx context.Context, s RateLimit) error {
-	return ratelimit.New(d.tree).CheckShape(ctx, s)
-}
-
-// RateLimits returns every limit, in no order.
-func (d *Datapath) RateLimits(ctx context.Context) ([]RateLimitStatus, error) {
-	return ratelimit.New(d.tree).RateLimits(ctx)
 }
 
 // DenyAdd adds networks to the denylist, and attaches its program to the uplinks if the list was empty. One that is there is no

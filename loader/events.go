@@ -20,7 +20,6 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/podns"
-	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
@@ -305,7 +304,7 @@ func (p *places) name(device uint32) string {
 			name = "in " + filepath.Base(place.Netns)
 		}
 	case device&drops.LimitKey != 0:
-		if place, ok, err := ratelimit.New(p.d.tree).Place(device &^ drops.LimitKey); err == nil && ok {
+		if place, ok, err := p.d.limitPlace(device &^ drops.LimitKey); err == nil && ok {
 			name = "in " + filepath.Base(place.Netns)
 			if place.Netns == "" {
 				name = p.name(uint32(place.Ifindex))
@@ -330,7 +329,7 @@ func (p *places) ownerOf(key uint32) uint64 {
 	}
 	var owner uint64
 	if key&podnsmap.Key(0) == 0 && key&drops.LimitKey != 0 {
-		owner = ratelimit.New(p.d.tree).Owner(key &^ drops.LimitKey)
+		owner = p.d.limitOwner(key &^ drops.LimitKey)
 	} else if c, ok, err := p.eps.Stats.Get(key); err == nil && ok {
 		owner = c.Owner
 	}

@@ -24,7 +24,7 @@ func (e *env) limited(d *Datapath, ep Endpoint) (own, police RateLimit) {
 		e.ok(d.SetRateLimit(e.ctx, own))
 		e.ok(d.SetRateLimit(e.ctx, police))
 	}
-	e.ok(errors.Join(d.CheckShape(e.ctx, own), d.CheckShape(e.ctx, police)))
+	e.ok(errors.Join(d.CheckRateLimit(e.ctx, own), d.CheckRateLimit(e.ctx, police)))
 	if all, err := d.RateLimits(e.ctx); err != nil || len(all) != 2 {
 		e.t.Fatalf("limits %+v %v", all, err)
 	}
@@ -105,14 +105,14 @@ func TestPrivilegedPolicer(t *testing.T) {
 	if now := e.ingress("pod1"); now == text || strings.Count(now, "name sl_edt") != 1 {
 		t.Errorf("after the upgrade:\n%s", now)
 	}
-	e.ok(d2.CheckShape(e.ctx, police))
+	e.ok(d2.CheckRateLimit(e.ctx, police))
 	e.flood(ep, 2000)
 	if now := e.policer(d2); now.Drops < l.Drops+1000 {
 		t.Errorf("after the upgrade: %+v, before %+v", now, l)
 	}
 
 	e.run("tc", "filter", "del", "dev", "pod1", "ingress", "pref", "21323")
-	if err := d2.CheckShape(e.ctx, police); !errors.Is(err, ErrDiffers) {
+	if err := d2.CheckRateLimit(e.ctx, police); !errors.Is(err, ErrDiffers) {
 		t.Errorf("the filter is gone: %v", err)
 	}
 }

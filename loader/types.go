@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
-	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
 )
 
 // PinVersion is the version of the pin tree, part of the path of every pin.
@@ -50,13 +49,6 @@ type RuleStatus = policies.RuleStatus
 
 // PodnsDevice is a pod's device as it is inside the pod's network namespace.
 type PodnsDevice = podns.Device
-
-// RateLimit is a limit by departure times on what leaves a device with an fq qdisc, which the caller has put there. Rate and Burst
-// are in bytes, of frames. At most one of Shaped and Unshaped is set.
-type RateLimit = ratelimit.RateLimit
-
-// RateLimitStatus is a limit with its counters since it was made.
-type RateLimitStatus = ratelimit.RateLimitStatus
 
 // DenyStatus is the denylist and where it is in force.
 type DenyStatus = denylist.DenyStatus

@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/podns"
-	"github.com/sluice-cni/sluice/loader/internal/ratelimit"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -33,7 +32,7 @@ func (d *Datapath) Unload(ctx context.Context) error {
 	for index := range devices {
 		errs = append(errs, a.Detach(index, hook.All()))
 	}
-	errs = append(errs, podns.New(d.tree).Detach(a), ratelimit.New(d.tree).Detach())
+	errs = append(errs, podns.New(d.tree).Detach(a), d.detachLimits())
 	if err := errors.Join(errs...); err != nil {
 		return err // the pins still say what is to be removed
 	}

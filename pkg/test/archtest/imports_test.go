@@ -68,8 +68,6 @@ var rooms = []room{
 		"says whose packets are whose; knows neither rules nor limits"},
 	{"loader/internal/podns", []string{"loader/internal/attach", "loader/internal/hook", "loader/internal/parents", "loader/internal/pintree", "loader/internal/policies", "pkg/attachments", "pkg/log", "pkg/maps/endpoint", "pkg/maps/podns", "pkg/netns", "pkg/policy", "pkg/rollback", "pkg/rtnl"},
 		"enters the pod netns; knows nothing of endpoints"},
-	{"loader/internal/ratelimit", []string{"loader/internal/attach", "loader/internal/hook", "loader/internal/parents", "loader/internal/pintree", "pkg/attachments", "pkg/maps/conntrack", "pkg/maps/edt", "pkg/maps/podns", "pkg/netns", "pkg/rollback", "pkg/rtnl"},
-		"stands by itself: a limit needs no endpoint"},
 	{"loader/internal/denylist", []string{"loader/internal/attach", "loader/internal/hook", "loader/internal/pintree", "loader/internal/programs", "pkg/maps/denylist", "pkg/maps/endpoint", "pkg/rtnl"},
 		"is told which devices are uplinks"},
 	{"loader/internal/node", []string{"loader/internal/attach", "loader/internal/denylist", "loader/internal/flows", "loader/internal/hook", "loader/internal/pintree", "pkg/log", "pkg/maps/codec", "pkg/maps/endpoint", "pkg/maps/hostport", "pkg/rtnl"},

@@ -30,7 +30,7 @@ type Datapath interface {
 	PodByLink(ifindex int) bool
 	SetRateLimit(ctx context.Context, s loader.RateLimit) error
 	RemoveRateLimit(ctx context.Context, owner uint64, nets []netip.Prefix) error
-	CheckShape(ctx context.Context, s loader.RateLimit) error
+	CheckRateLimit(ctx context.Context, s loader.RateLimit) error
 }
 
 // Opener opens the node's datapath.

@@ -99,7 +99,7 @@ func (c *checking) checkEDT(ctx context.Context, at side, s loader.RateLimit) er
 	if c.dp == nil {
 		return errors.Join(checkFQ(at), loader.ErrNotLoaded)
 	}
-	return errors.Join(checkFQ(at), c.dp.CheckShape(ctx, s))
+	return errors.Join(checkFQ(at), c.dp.CheckRateLimit(ctx, s))
 }
 
 // checkPolicer compares what is there with what putPolicer makes. Programs of
@@ -110,7 +110,7 @@ func (c *checking) checkPolicer(ctx context.Context) error {
 	}
 	s := policerShape(c.dev, c.s)
 	s.Ref = c.ref
-	err := c.dp.CheckShape(ctx, s)
+	err := c.dp.CheckRateLimit(ctx, s)
 	if s.Netns == "" && !c.s.OffFastPath && c.dp.PodByLink(s.Ifindex) {
 		err = errors.Join(err, fmt.Errorf("the fast path bypasses the policer on %s: programs of pods hang by tcx now", s.IfName))
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ratelimit
+package loader
 
 import (
 	"context"
@@ -137,50 +137,51 @@ func (s RateLimit) hook() hook.Hook {
 	return hook.EDT()
 }
 
-// views are the views of the maps about limits.
-type views struct {
+// limitMaps are the views of the maps about limits.
+type limitMaps struct {
 	limits edt.Limits
 	nets   edt.Nets
 }
 
-func (rl Limits) views() (views, error) {
-	limits, err := rl.Pinned(pintree.MapEDTLimits)
+func (d *Datapath) limitMaps() (limitMaps, error) {
+	limits, err := d.tree.Pinned(pintree.MapEDTLimits)
 	if err != nil {
-		return views{}, err
+		return limitMaps{}, err
 	}
-	nets, err := rl.Pinned(pintree.MapEDTCIDRs)
-	return views{edt.NewLimits(limits), edt.NewNets(nets)}, err
+	nets, err := d.tree.Pinned(pintree.MapEDTCIDRs)
+	return limitMaps{edt.NewLimits(limits), edt.NewNets(nets)}, err
 }
 
-// SetRateLimit puts a limit on a device. One of the same owner, direction and side is replaced. On error nothing of it is left; the error
-// wraps ErrFull when a map has no room, ErrConflict where the device has no place for the program.
-func (rl Limits) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
+// SetRateLimit puts a limit on a device. One of the same owner and direction is replaced. On error nothing of it is left; the error
+// wraps ErrFull when a map has no room, ErrConflict where the device has no place for the program, and ErrNoDevice for a policer of a
+// device whose parent cannot hold one.
+func (d *Datapath) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 	if err := s.validate(); err != nil {
 		return err
 	}
-	unlock, err := rl.Writer(ctx)
+	unlock, err := d.tree.Writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	m, err := rl.views()
+	m, err := d.limitMaps()
 	if err != nil {
 		return err
 	}
-	owner, which := s.Ref.Owner(), s.limit().Flags&kind
-	if err := rl.drop(m, owner, nil, which); err != nil {
+	owner, which := s.Ref.Owner(), s.limit().Flags&limitKind
+	if err := d.dropLimits(m, owner, nil, which); err != nil {
 		return err
 	}
-	number, err := rl.number(m)
+	number, err := d.freeLimitNumber(m)
 	if err != nil {
 		return err
 	}
-	a := attach.NewAttacher(rl.Tree, "")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close() // after the rollback, which detaches
 	var back rollback.Stack
 	defer back.Rollback(ctx, &err)
-	back.Push("limit", func(context.Context) error { return rl.release(m, number, s.nets()) })
-	if err := pintree.LinkOwner(rl.Paths.EDT(), owner, which, number); err != nil {
+	back.Push("limit", func(context.Context) error { return d.releaseLimit(m, number, s.nets()) })
+	if err := pintree.LinkOwner(d.tree.Paths.EDT(), owner, which, number); err != nil {
 		return fmt.Errorf("note limit %d: %w", number, err)
 	}
 	if err := m.limits.Put(number, s.limit()); err != nil {
@@ -192,12 +193,12 @@ func (rl Limits) SetRateLimit(ctx context.Context, s RateLimit) (err error) {
 		}
 	}
 	if s.atParent() {
-		return rl.guard(a, s, number, &back)
+		return d.guardLimit(a, s, number, &back)
 	}
-	return rl.attach(s, number)
+	return d.attachLimit(s, number)
 }
 
-func (rl Limits) attach(s RateLimit, number uint32) error {
+func (d *Datapath) attachLimit(s RateLimit, number uint32) error {
 	place := attach.Place{Ifindex: s.Ifindex, Netns: s.Netns}
 	if s.Netns != "" {
 		ns, err := netns.Open(s.Netns)
@@ -207,7 +208,7 @@ func (rl Limits) attach(s RateLimit, number uint32) error {
 		place.Inode = ns.Inode()
 		ns.Close()
 	}
-	a := attach.NewAttacher(rl.Tree, "")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	entered := false
 	err := a.In(place, func(conn *attach.Conn) (err error) {
@@ -215,7 +216,7 @@ func (rl Limits) attach(s RateLimit, number uint32) error {
 		if place.Made, err = conn.AddClsact(place.Ifindex); err != nil {
 			return err
 		}
-		if err := os.Symlink(place.String(), rl.Paths.EDTMark(number)); err != nil {
+		if err := os.Symlink(place.String(), d.tree.Paths.EDTMark(number)); err != nil {
 			return fmt.Errorf("note limit %d: %w", number, err)
 		}
 		return a.PutPlacedFilters(conn, place.Ifindex, number, []hook.Hook{s.hook()})
@@ -226,9 +227,10 @@ func (rl Limits) attach(s RateLimit, number uint32) error {
 	return err
 }
 
-// PodByLink reports whether the programs of a host end hang, or will hang, by a link, of tcx or netkit: then they run before filters.
-func (rl Limits) PodByLink(ifindex int) bool {
-	if rl.Config.Attach == hook.HowTCX || pintree.Exists(rl.Paths.LinkPin(ifindex, hook.FromPod())) {
+// PodByLink reports whether the programs of a host end hang, or will hang, by a link, of tcx or netkit. They then run before every filter,
+// the policer's (RateLimit.Police) too, and the fast path goes round it: such a pod needs FeatureQueueTx.
+func (d *Datapath) PodByLink(ifindex int) bool {
+	if d.tree.Config.Attach == hook.HowTCX || pintree.Exists(d.tree.Paths.LinkPin(ifindex, hook.FromPod())) {
 		return true
 	}
 	h, err := rtnl.New()
@@ -242,32 +244,32 @@ func (rl Limits) PodByLink(ifindex int) bool {
 
 // RemoveRateLimit takes every limit of owner away. nets are the networks that they are for or not for; nil means not known, and makes
 // RemoveRateLimit read the networks of all limits. Missing is success, and so is a device or a namespace that has gone.
-func (rl Limits) RemoveRateLimit(ctx context.Context, owner uint64, nets []netip.Prefix) error {
-	return pintree.WithMapIfLoaded(ctx, rl.Tree, rl.views, func(m views) error {
-		return rl.drop(m, owner, nets, kinds()...)
+func (d *Datapath) RemoveRateLimit(ctx context.Context, owner uint64, nets []netip.Prefix) error {
+	return pintree.WithMapIfLoaded(ctx, d.tree, d.limitMaps, func(m limitMaps) error {
+		return d.dropLimits(m, owner, nets, limitKinds()...)
 	})
 }
 
-func (rl Limits) drop(m views, owner uint64, nets []netip.Prefix, kinds ...uint32) error {
-	mine, err := rl.of(m, owner, kinds...)
+func (d *Datapath) dropLimits(m limitMaps, owner uint64, nets []netip.Prefix, kinds ...uint32) error {
+	mine, err := d.limitsOf(m, owner, kinds...)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for number := range mine {
-		errs = append(errs, rl.release(m, number, nets))
+		errs = append(errs, d.releaseLimit(m, number, nets))
 	}
 	return errors.Join(errs...)
 }
 
-// Place reads where a limit is; false when nothing is known of it.
-func (rl Limits) Place(number uint32) (attach.Place, bool, error) {
-	return attach.ReadPlace(rl.Paths.EDTMark(number))
+// limitPlace reads where a limit is; false when nothing is known of it.
+func (d *Datapath) limitPlace(number uint32) (attach.Place, bool, error) {
+	return attach.ReadPlace(d.tree.Paths.EDTMark(number))
 }
 
-// Owner returns the owner of a limit; 0 when that has gone.
-func (rl Limits) Owner(number uint32) uint64 {
-	m, err := rl.views()
+// limitOwner returns the owner of a limit; 0 when that has gone.
+func (d *Datapath) limitOwner(number uint32) uint64 {
+	m, err := d.limitMaps()
 	if err != nil {
 		return 0
 	}
@@ -275,9 +277,9 @@ func (rl Limits) Owner(number uint32) uint64 {
 	return l.Owner
 }
 
-// release removes all there is of a limit; the note of its place goes last. nets are its networks, nil: not known.
-func (rl Limits) release(m views, number uint32, nets []netip.Prefix) error {
-	placed, err := rl.detach(number)
+// releaseLimit removes all there is of a limit; the note of its place goes last. nets are its networks, nil: not known.
+func (d *Datapath) releaseLimit(m limitMaps, number uint32, nets []netip.Prefix) error {
+	placed, err := d.detachLimit(number)
 	if err != nil {
 		return err
 	}
@@ -286,7 +288,7 @@ func (rl Limits) release(m views, number uint32, nets []netip.Prefix) error {
 		return fmt.Errorf("limit %d: %w", number, err)
 	}
 	if !placed { // a limit at a parent device has no place of its own
-		if err := rl.unguard(l, number); err != nil {
+		if err := d.unguardLimit(l, number); err != nil {
 			return err
 		}
 	}
@@ -298,16 +300,16 @@ func (rl Limits) release(m views, number uint32, nets []netip.Prefix) error {
 	default:
 		err = errors.Join(err, m.nets.Delete(number, nets))
 	}
-	return errors.Join(err, pintree.UnlinkOwner(rl.Paths.EDT(), l.Owner, l.Flags&kind, number), pintree.RemovePin(rl.Paths.EDTMark(number)))
+	return errors.Join(err, pintree.UnlinkOwner(d.tree.Paths.EDT(), l.Owner, l.Flags&limitKind, number), pintree.RemovePin(d.tree.Paths.EDTMark(number)))
 }
 
-// detach removes the program of a limit from its place. It reports whether the limit has one.
-func (rl Limits) detach(number uint32) (placed bool, err error) {
-	place, ok, err := rl.Place(number)
+// detachLimit removes the program of a limit from its place. It reports whether the limit has one.
+func (d *Datapath) detachLimit(number uint32) (placed bool, err error) {
+	place, ok, err := d.limitPlace(number)
 	if err != nil || !ok {
 		return false, err
 	}
-	a := attach.NewAttacher(rl.Tree, "")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	return true, a.In(place, func(conn *attach.Conn) error {
 		for _, h := range hook.OfEDT() { // the note does not say which, the filter's class does
@@ -322,14 +324,14 @@ func (rl Limits) detach(number uint32) (placed bool, err error) {
 	})
 }
 
-// Replace puts the attacher's program in place of the older one on every limited device.
-func (rl Limits) Replace(a *attach.Attacher) error {
-	numbers, err := rl.numbers()
+// replaceLimits puts the attacher's program in place of the older one on every limited device.
+func (d *Datapath) replaceLimits(a *attach.Attacher) error {
+	numbers, err := d.limitNumbers()
 	if err != nil {
 		return err
 	}
 	for _, n := range numbers {
-		place, ok, err := rl.Place(n)
+		place, ok, err := d.limitPlace(n)
 		if err == nil && ok {
 			err = a.In(place, func(conn *attach.Conn) error {
 				for _, h := range hook.OfEDT() {
@@ -351,9 +353,9 @@ func (rl Limits) Replace(a *attach.Attacher) error {
 	return nil
 }
 
-// numbers are those of limits that have a note of their place.
-func (rl Limits) numbers() ([]uint32, error) {
-	marks, err := pintree.Names(rl.Paths.EDT())
+// limitNumbers are those of limits that have a note of their place.
+func (d *Datapath) limitNumbers() ([]uint32, error) {
+	marks, err := pintree.Names(d.tree.Paths.EDT())
 	var out []uint32
 	for _, name := range marks {
 		if n, err := strconv.ParseUint(strings.TrimPrefix(name, "dev"), 10, 32); err == nil {
@@ -363,20 +365,20 @@ func (rl Limits) numbers() ([]uint32, error) {
 	return out, err
 }
 
-// Detach removes the programs, for Unload.
-func (rl Limits) Detach() error {
-	numbers, err := rl.numbers()
+// detachLimits removes the programs, for Unload.
+func (d *Datapath) detachLimits() error {
+	numbers, err := d.limitNumbers()
 	errs := []error{err}
 	for _, n := range numbers {
-		_, err := rl.detach(n)
+		_, err := d.detachLimit(n)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// Collect releases the limits whose owner is not valid, and notes without a limit.
-func (rl Limits) Collect(valid func(uint64) bool) error {
-	m, err := rl.views()
+// collectLimits releases the limits whose owner is not valid, and notes without a limit.
+func (d *Datapath) collectLimits(valid func(uint64) bool) error {
+	m, err := d.limitMaps()
 	if err != nil {
 		return err
 	}
@@ -387,31 +389,31 @@ func (rl Limits) Collect(valid func(uint64) bool) error {
 	var errs []error
 	for number, l := range all {
 		if !valid(l.Owner) {
-			errs = append(errs, rl.release(m, number, nil))
+			errs = append(errs, d.releaseLimit(m, number, nil))
 		}
 	}
-	numbers, err := rl.numbers()
+	numbers, err := d.limitNumbers()
 	errs = append(errs, err)
 	for _, n := range numbers {
 		if _, ok := all[n]; !ok {
-			errs = append(errs, rl.release(m, n, nil))
+			errs = append(errs, d.releaseLimit(m, n, nil))
 		}
 	}
-	errs = append(errs, pintree.CollectLinks(rl.Paths.EDT(), func(owner uint64, which, number uint32) bool {
+	errs = append(errs, pintree.CollectLinks(d.tree.Paths.EDT(), func(owner uint64, which, number uint32) bool {
 		l, ok, err := m.limits.Get(number)
-		return err != nil || ok && l.Owner == owner && l.Flags&kind == which
+		return err != nil || ok && l.Owner == owner && l.Flags&limitKind == which
 	}))
 	return errors.Join(errs...)
 }
 
-// CheckShape compares what RateLimit(s) has made with what is there. It changes nothing. The error wraps ErrDiffers.
-func (rl Limits) CheckShape(_ context.Context, s RateLimit) error {
-	m, err := rl.views()
+// CheckRateLimit compares what SetRateLimit(s) has made with what is there. It changes nothing. The error wraps ErrDiffers.
+func (d *Datapath) CheckRateLimit(_ context.Context, s RateLimit) error {
+	m, err := d.limitMaps()
 	if err != nil {
 		return err
 	}
 	want := s.limit()
-	mine, err := rl.of(m, want.Owner, want.Flags&kind)
+	mine, err := d.limitsOf(m, want.Owner, want.Flags&limitKind)
 	if err != nil {
 		return err
 	}
@@ -420,12 +422,12 @@ func (rl Limits) CheckShape(_ context.Context, s RateLimit) error {
 			return pintree.Differs("the %s limit is %d bytes a second with a burst of %v, want %d and %v",
 				s.direction(), l.Rate, time.Duration(l.Burst), want.Rate, time.Duration(want.Burst))
 		}
-		return errors.Join(checkNets(m, number, s), rl.checkHook(number, s))
+		return errors.Join(checkLimitNets(m, number, s), d.checkLimitHook(number, s))
 	}
 	return pintree.Differs("no %s limit for %s", s.direction(), s.IfName)
 }
 
-func checkNets(m views, number uint32, s RateLimit) error {
+func checkLimitNets(m limitMaps, number uint32, s RateLimit) error {
 	if len(s.nets()) == 0 {
 		return nil
 	}
@@ -443,11 +445,11 @@ func checkNets(m views, number uint32, s RateLimit) error {
 	return nil
 }
 
-func (rl Limits) checkHook(number uint32, s RateLimit) error {
+func (d *Datapath) checkLimitHook(number uint32, s RateLimit) error {
 	if s.atParent() {
-		return rl.checkGuard(number, s)
+		return d.checkLimitGuard(number, s)
 	}
-	place, ok, err := rl.Place(number)
+	place, ok, err := d.limitPlace(number)
 	if err != nil {
 		return err
 	}
@@ -455,7 +457,7 @@ func (rl Limits) checkHook(number uint32, s RateLimit) error {
 		return pintree.Differs("the %s limit is on device %d of %q, not on %d of %q", s.direction(), place.Ifindex, place.Netns, s.Ifindex, s.Netns)
 	}
 	place.Netns = s.Netns // a namespace can have several paths: it is compared itself
-	a := attach.NewAttacher(rl.Tree, "")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	found := false
 	err = a.In(place, func(conn *attach.Conn) error {

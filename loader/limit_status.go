@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ratelimit
+package loader
 
 import (
 	"context"
@@ -29,8 +29,8 @@ type RateLimitStatus struct {
 }
 
 // RateLimits returns every limit, in no order.
-func (rl Limits) RateLimits(_ context.Context) ([]RateLimitStatus, error) {
-	m, err := rl.views()
+func (d *Datapath) RateLimits(_ context.Context) ([]RateLimitStatus, error) {
+	m, err := d.limitMaps()
 	if err != nil {
 		return nil, err
 	}
