@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/parents"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/maps/codec"
@@ -36,7 +35,7 @@ type Endpoint struct {
 	GatewayMAC   net.HardwareAddr // of RouteIfindex
 	MTU          int
 	Addrs        []netip.Prefix // the pod's addresses with the length of its own subnet
-	Podns        *podns.Device  // the device inside the pod: for those without a host veth, and for features that work there
+	Podns        *PodnsDevice   // the device inside the pod: for those without a host veth, and for features that work there
 	Policy       *policy.Policy // with FeatureAdmit: the peers of both directions; nil restricts nothing
 }
 
@@ -122,8 +121,8 @@ func (e Endpoint) group() uint32 {
 }
 
 // podns is what the features f ask of the podns device.
-func (e Endpoint) podns(f Feature) podns.Request {
-	return podns.Request{Ref: e.Ref, Device: *e.Podns, HostIfindex: e.HostIfindex, Group: e.group(), Policy: e.Policy, Flags: uint32(f)}
+func (e Endpoint) podns(f Feature) podnsRequest {
+	return podnsRequest{Ref: e.Ref, Device: *e.Podns, HostIfindex: e.HostIfindex, Group: e.group(), Policy: e.Policy, Flags: uint32(f)}
 }
 
 // gateways are the addresses of the device that a pod's packets are routed from.
@@ -254,8 +253,8 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 	var back rollback.Stack
 	defer back.Rollback(ctx, &err)
 
-	if ep.Podns != nil && (ep.HostIfindex == 0 || len(podns.HooksOf(uint32(f), true)) > 0) {
-		if err := podns.New(d.tree).Enable(ctx, a, ep.podns(f), &back); err != nil {
+	if ep.Podns != nil && (ep.HostIfindex == 0 || len(podnsHooks(uint32(f), true)) > 0) {
+		if err := d.enablePodns(ctx, a, ep.podns(f), &back); err != nil {
 			return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 		}
 		if ep.HostIfindex == 0 {
@@ -380,7 +379,7 @@ func (d *Datapath) Disable(ctx context.Context, owner uint64, f Feature, held He
 		}
 		a := attach.NewAttacher(d.tree, "")
 		defer a.Close()
-		return errors.Join(podns.New(d.tree).Disable(a, owner, uint32(f)), d.clearEndpoints(a, eps, mine, f))
+		return errors.Join(d.disablePodns(a, owner, uint32(f)), d.clearEndpoints(a, eps, mine, f))
 	})
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 )
@@ -33,8 +32,8 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	var errs []error
-	if ep.Podns != nil && (ep.HostIfindex == 0 || len(podns.HooksOf(uint32(f), true)) > 0) {
-		errs = append(errs, podns.New(d.tree).Check(a, ep.podns(f)))
+	if ep.Podns != nil && (ep.HostIfindex == 0 || len(podnsHooks(uint32(f), true)) > 0) {
+		errs = append(errs, d.checkPodns(a, ep.podns(f)))
 	}
 	if ep.HostIfindex == 0 {
 		return errors.Join(append(errs, attach.New(d.tree).CheckPins())...)

@@ -19,7 +19,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
@@ -300,7 +299,7 @@ func (p *places) name(device uint32) string {
 	name := "#" + strconv.Itoa(int(device))
 	switch {
 	case device&podnsmap.Key(0) != 0:
-		if place, ok, err := podns.New(p.d.tree).Place(device &^ podnsmap.Key(0)); err == nil && ok {
+		if place, ok, err := p.d.podnsPlace(device &^ podnsmap.Key(0)); err == nil && ok {
 			name = "in " + filepath.Base(place.Netns)
 		}
 	case device&drops.LimitKey != 0:

@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	podnsmap "github.com/sluice-cni/sluice/pkg/maps/podns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -71,7 +70,7 @@ func (d *Datapath) endpointStatusWith(eps pintree.EndpointMaps, counted map[uint
 		slices.SortFunc(s.Addrs, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 		out = append(out, *s)
 	}
-	inside, err := podns.New(d.tree).WithoutHostVeth()
+	inside, err := d.podnsWithoutHostVeth()
 	if err != nil {
 		return nil, err
 	}

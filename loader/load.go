@@ -9,7 +9,6 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -38,7 +37,7 @@ func (d *Datapath) load(ctx context.Context, k programs.Constants) error {
 	if err := d.trackDevices(); err != nil {
 		return err
 	}
-	if err := errors.Join(podns.New(d.tree).LinkOwners(), d.linkLimitOwners()); err != nil {
+	if err := errors.Join(d.linkPodnsOwners(), d.linkLimitOwners()); err != nil {
 		return err
 	}
 	if err := d.replaceAttached(ctx, fresh); err != nil {

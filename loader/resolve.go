@@ -8,7 +8,6 @@ import (
 	"fmt"
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -37,7 +36,7 @@ func Resolve(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
 	if err != nil {
 		return Endpoint{}, fmt.Errorf("%w: %s in %s: %w", pintree.ErrNoDevice, ifname, netnsPath, err)
 	}
-	ep := Endpoint{MAC: dev.MAC, MTU: dev.MTU, Podns: &podns.Device{Netns: netnsPath, Ifindex: dev.Index, IfName: ifname}}
+	ep := Endpoint{MAC: dev.MAC, MTU: dev.MTU, Podns: &PodnsDevice{Netns: netnsPath, Ifindex: dev.Index, IfName: ifname}}
 	addrs, err := inside.AddrsOf(dev.Index, rtnl.FamilyAll)
 	if err != nil {
 		return Endpoint{}, err

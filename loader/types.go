@@ -8,7 +8,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/flows"
 	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 )
@@ -46,9 +45,6 @@ type PolicyStatus = policies.PolicyStatus
 
 // RuleStatus is one entry of a policy; the last of a direction is its default.
 type RuleStatus = policies.RuleStatus
-
-// PodnsDevice is a pod's device as it is inside the pod's network namespace.
-type PodnsDevice = podns.Device
 
 // DenyStatus is the denylist and where it is in force.
 type DenyStatus = denylist.DenyStatus

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -32,7 +31,7 @@ func (d *Datapath) Unload(ctx context.Context) error {
 	for index := range devices {
 		errs = append(errs, a.Detach(index, hook.All()))
 	}
-	errs = append(errs, podns.New(d.tree).Detach(a), d.detachLimits())
+	errs = append(errs, d.detachPodns(a), d.detachLimits())
 	if err := errors.Join(errs...); err != nil {
 		return err // the pins still say what is to be removed
 	}

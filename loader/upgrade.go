@@ -10,7 +10,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/parents"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/loader/internal/podns"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -70,7 +69,7 @@ func (d *Datapath) replaceAttached(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	if err := errors.Join(podns.New(d.tree).Replace(ctx, a), d.replaceLimits(a), attach.New(d.tree).ReplaceXDP(a)); err != nil {
+	if err := errors.Join(d.replacePodns(ctx, a), d.replaceLimits(a), attach.New(d.tree).ReplaceXDP(a)); err != nil {
 		return err
 	}
 	return attach.New(d.tree).ReplaceSockets(dir)

@@ -66,8 +66,6 @@ var rooms = []room{
 		"writes the conntrack maps; attaches nothing"},
 	{"loader/internal/parents", []string{"loader/internal/attach", "loader/internal/hook", "loader/internal/pintree", "pkg/log", "pkg/maps/podns", "pkg/netns", "pkg/rollback", "pkg/rtnl"},
 		"says whose packets are whose; knows neither rules nor limits"},
-	{"loader/internal/podns", []string{"loader/internal/attach", "loader/internal/hook", "loader/internal/parents", "loader/internal/pintree", "loader/internal/policies", "pkg/attachments", "pkg/log", "pkg/maps/endpoint", "pkg/maps/podns", "pkg/netns", "pkg/policy", "pkg/rollback", "pkg/rtnl"},
-		"enters the pod netns; knows nothing of endpoints"},
 	{"loader/internal/denylist", []string{"loader/internal/attach", "loader/internal/hook", "loader/internal/pintree", "loader/internal/programs", "pkg/maps/denylist", "pkg/maps/endpoint", "pkg/rtnl"},
 		"is told which devices are uplinks"},
 	{"loader/internal/node", []string{"loader/internal/attach", "loader/internal/denylist", "loader/internal/flows", "loader/internal/hook", "loader/internal/pintree", "pkg/log", "pkg/maps/codec", "pkg/maps/endpoint", "pkg/maps/hostport", "pkg/rtnl"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package podns
+package loader
 
 import (
 	"context"
@@ -26,40 +26,40 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// Device is a pod's device as it is inside the pod's network namespace.
-type Device struct {
+// PodnsDevice is a pod's device as it is inside the pod's network namespace.
+type PodnsDevice struct {
 	Netns   string // path of the namespace
 	Ifindex int    // in that namespace
 	IfName  string // for messages
 }
 
-// Request is what an endpoint asks of its podns device.
-type Request struct {
+// podnsRequest is what an endpoint asks of its podns device.
+type podnsRequest struct {
 	Ref         attachments.ID
-	Device      Device
+	Device      PodnsDevice
 	HostIfindex int    // of the host veth; 0: none
 	Group       uint32 // as in policies.Apply
 	Policy      *policy.Policy
 	Flags       uint32 // features
 }
 
-// HooksOf returns the programs that the features in flags put on the podns device. hostEnd: the device has a host end too, on which
+// podnsHooks returns the programs that the features in flags put on the podns device. hostEnd: the device has a host end too, on which
 // most features do their work.
-func HooksOf(flags uint32, hostEnd bool) []hook.Hook {
+func podnsHooks(flags uint32, hostEnd bool) []hook.Hook {
 	if flags&endpoint.FlagAdmit != 0 && !hostEnd {
 		return []hook.Hook{hook.NsEgress(), hook.NsIngress()}
 	}
 	return nil
 }
 
-func (d Devices) devices() (podns.Map, error) {
-	m, err := d.Pinned(pintree.MapPodnsDevices)
+func (d *Datapath) podnsMap() (podns.Map, error) {
+	m, err := d.tree.Pinned(pintree.MapPodnsDevices)
 	return podns.New(m), err
 }
 
-// all returns the map and what is in it.
-func (d Devices) all() (podns.Map, map[uint32]podns.Device, error) {
-	m, err := d.devices()
+// allPodns returns the map and what is in it.
+func (d *Datapath) allPodns() (podns.Map, map[uint32]podns.Device, error) {
+	m, err := d.podnsMap()
 	if err != nil {
 		return m, nil, err
 	}
@@ -70,15 +70,15 @@ func (d Devices) all() (podns.Map, map[uint32]podns.Device, error) {
 	return m, all, nil
 }
 
-// Place reads where device number is; false when nothing is known of it.
-func (d Devices) Place(number uint32) (attach.Place, bool, error) {
-	return attach.ReadPlace(d.Paths.PodnsMark(number))
+// podnsPlace reads where device number is; false when nothing is known of it.
+func (d *Datapath) podnsPlace(number uint32) (attach.Place, bool, error) {
+	return attach.ReadPlace(d.tree.Paths.PodnsMark(number))
 }
 
-// Enable turns on f on the podns device: an entry, counters, and the programs that f has there. An entry of the same
+// enablePodns turns on f on the podns device: an entry, counters, and the programs that f has there. An entry of the same
 // owner for another device or namespace is replaced: its DEL never came.
-func (d Devices) Enable(ctx context.Context, a *attach.Attacher, r Request, back *rollback.Stack) error {
-	m, err := d.devices()
+func (d *Datapath) enablePodns(ctx context.Context, a *attach.Attacher, r podnsRequest, back *rollback.Stack) error {
+	m, err := d.podnsMap()
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (d Devices) Enable(ctx context.Context, a *attach.Attacher, r Request, back
 	}
 	defer ns.Close()
 	place := attach.Place{Inode: ns.Inode(), Ifindex: r.Device.Ifindex, Netns: r.Device.Netns}
-	number, old, err := d.number(m, a, r.Ref.Owner(), place)
+	number, old, err := d.podnsNumber(m, a, r.Ref.Owner(), place)
 	if err != nil {
 		return err
 	}
@@ -101,11 +101,11 @@ func (d Devices) Enable(ctx context.Context, a *attach.Attacher, r Request, back
 		return err
 	}
 	if old == nil {
-		back.Push("podns device", func(context.Context) error { return d.release(a, m, number) })
-		if err := pintree.LinkOwner(d.Paths.Podns(), r.Ref.Owner(), 0, number); err != nil {
+		back.Push("podns device", func(context.Context) error { return d.releasePodns(a, m, number) })
+		if err := pintree.LinkOwner(d.tree.Paths.Podns(), r.Ref.Owner(), 0, number); err != nil {
 			return fmt.Errorf("note device %d: %w", number, err)
 		}
-		if err := os.Symlink(place.String(), d.Paths.PodnsMark(number)); err != nil {
+		if err := os.Symlink(place.String(), d.tree.Paths.PodnsMark(number)); err != nil {
 			return fmt.Errorf("note device %d: %w", number, err)
 		}
 	}
@@ -115,26 +115,26 @@ func (d Devices) Enable(ctx context.Context, a *attach.Attacher, r Request, back
 		was := *old
 		back.Push("podns device", func(context.Context) error { return m.Put(number, &was) })
 	}
-	if err := d.put(m, number, &v); err != nil {
+	if err := d.putPodns(m, number, &v); err != nil {
 		return err
 	}
 	if r.HostIfindex == 0 && r.Flags&endpoint.FlagAdmit != 0 {
-		if _, err := policies.New(d.Tree).Apply(podns.Key(number), r.Ref, r.Group, r.Policy, back); err != nil {
+		if _, err := policies.New(d.tree).Apply(podns.Key(number), r.Ref, r.Group, r.Policy, back); err != nil {
 			return err
 		}
 	}
-	if err := a.PutPlacedFilters(conn, place.Ifindex, number, HooksOf(r.Flags, r.HostIfindex != 0)); err != nil {
+	if err := a.PutPlacedFilters(conn, place.Ifindex, number, podnsHooks(r.Flags, r.HostIfindex != 0)); err != nil {
 		return err
 	}
 	if r.HostIfindex != 0 || r.Policy.Empty() {
 		return nil
 	}
-	_, err = parents.New(d.Tree).Guard(a, ns, place.Ifindex, v.Owner, func(v *podns.ParentPod) { v.Device = number }, back)
+	_, err = parents.New(d.tree).Guard(a, ns, place.Ifindex, v.Owner, func(v *podns.ParentPod) { v.Device = number }, back)
 	return err
 }
 
-func (d Devices) put(m podns.Map, number uint32, v *podns.Device) error {
-	eps, err := d.EndpointMaps()
+func (d *Datapath) putPodns(m podns.Map, number uint32, v *podns.Device) error {
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return err
 	}
@@ -147,21 +147,21 @@ func (d Devices) put(m podns.Map, number uint32, v *podns.Device) error {
 	return nil
 }
 
-// number finds the number of owner's device at place, with its entry, or picks a free one.
-func (d Devices) number(m podns.Map, a *attach.Attacher, owner uint64, place attach.Place) (uint32, *podns.Device, error) {
-	mine, err := d.of(m, owner)
+// podnsNumber finds the number of owner's device at place, with its entry, or picks a free one.
+func (d *Datapath) podnsNumber(m podns.Map, a *attach.Attacher, owner uint64, place attach.Place) (uint32, *podns.Device, error) {
+	mine, err := d.podnsOf(m, owner)
 	if err != nil {
 		return 0, nil, err
 	}
 	for number, v := range mine {
-		at, ok, err := d.Place(number)
+		at, ok, err := d.podnsPlace(number)
 		if err != nil {
 			return 0, nil, err
 		}
 		if ok && at.Inode == place.Inode && at.Ifindex == place.Ifindex {
 			return number, &v, nil
 		}
-		if err := d.release(a, m, number); err != nil {
+		if err := d.releasePodns(a, m, number); err != nil {
 			return 0, nil, err
 		}
 	}
@@ -169,7 +169,7 @@ func (d Devices) number(m podns.Map, a *attach.Attacher, owner uint64, place att
 	number, err := podns.Free(func(n uint32) bool {
 		_, taken, err := m.Get(n)
 		failed = err
-		return err == nil && (taken || pintree.Exists(d.Paths.PodnsMark(n)))
+		return err == nil && (taken || pintree.Exists(d.tree.Paths.PodnsMark(n)))
 	})
 	if failed != nil {
 		return 0, nil, fmt.Errorf("podns devices: %w", failed)
@@ -177,10 +177,10 @@ func (d Devices) number(m podns.Map, a *attach.Attacher, owner uint64, place att
 	return number, nil, err
 }
 
-// of returns the devices of owner, by number. A tree that was loaded by a build without links is read as a whole.
-func (d Devices) of(m podns.Map, owner uint64) (map[uint32]podns.Device, error) {
+// podnsOf returns the devices of owner, by number. A tree that was loaded by a build without links is read as a whole.
+func (d *Datapath) podnsOf(m podns.Map, owner uint64) (map[uint32]podns.Device, error) {
 	out := make(map[uint32]podns.Device)
-	if !pintree.AllLinked(d.Paths.Podns()) {
+	if !pintree.AllLinked(d.tree.Paths.Podns()) {
 		all, err := m.All()
 		if err != nil {
 			return nil, fmt.Errorf("podns devices: %w", err)
@@ -192,7 +192,7 @@ func (d Devices) of(m podns.Map, owner uint64) (map[uint32]podns.Device, error) 
 		}
 		return out, nil
 	}
-	number, linked := pintree.Linked(d.Paths.Podns(), owner, 0)
+	number, linked := pintree.Linked(d.tree.Paths.Podns(), owner, 0)
 	if !linked {
 		return out, nil
 	}
@@ -206,28 +206,28 @@ func (d Devices) of(m podns.Map, owner uint64) (map[uint32]podns.Device, error) 
 	return out, nil
 }
 
-// LinkOwners gives each device its link. The load calls it: a former build may have made entries.
-func (d Devices) LinkOwners() error {
-	_, all, err := d.all()
+// linkPodnsOwners gives each device its link. The load calls it: a former build may have made entries.
+func (d *Datapath) linkPodnsOwners() error {
+	_, all, err := d.allPodns()
 	if err != nil {
 		return err
 	}
 	for number, v := range all {
-		if err := pintree.LinkOwner(d.Paths.Podns(), v.Owner, 0, number); err != nil {
+		if err := pintree.LinkOwner(d.tree.Paths.Podns(), v.Owner, 0, number); err != nil {
 			return fmt.Errorf("note device %d: %w", number, err)
 		}
 	}
-	return pintree.NoteAllLinked(d.Paths.Podns())
+	return pintree.NoteAllLinked(d.tree.Paths.Podns())
 }
 
-// Disable takes the features f from owner's podns devices. With the last one the entry, counters and programs go. A namespace
+// disablePodns takes the features f from owner's podns devices. With the last one the entry, counters and programs go. A namespace
 // that has gone took its filters along.
-func (d Devices) Disable(a *attach.Attacher, owner uint64, flags uint32) error {
-	m, err := d.devices()
+func (d *Datapath) disablePodns(a *attach.Attacher, owner uint64, flags uint32) error {
+	m, err := d.podnsMap()
 	if err != nil {
 		return pintree.IgnoreNotLoaded(err)
 	}
-	mine, err := d.of(m, owner)
+	mine, err := d.podnsOf(m, owner)
 	if err != nil {
 		return err
 	}
@@ -237,27 +237,27 @@ func (d Devices) Disable(a *attach.Attacher, owner uint64, flags uint32) error {
 		left.Flags &^= flags
 		switch {
 		case left.Flags == 0:
-			errs = append(errs, d.release(a, m, number))
+			errs = append(errs, d.releasePodns(a, m, number))
 		case left.Flags != v.Flags:
-			errs = append(errs, m.Put(number, &left), d.dropHooks(a, number, v, left))
+			errs = append(errs, m.Put(number, &left), d.dropPodnsHooks(a, number, v, left))
 			if flags&endpoint.FlagAdmit != 0 {
-				errs = append(errs, policies.New(d.Tree).Release(podns.Key(number), owner), d.unguard(a, v))
+				errs = append(errs, policies.New(d.tree).Release(podns.Key(number), owner), d.unguardPodns(a, v))
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// unguard takes back what the parent device knows of v's rules.
-func (d Devices) unguard(a *attach.Attacher, v podns.Device) error {
-	return parents.New(d.Tree).Release(a, v.Owner, func(p *podns.ParentPod) { p.Device = 0 })
+// unguardPodns takes back what the parent device knows of v's rules.
+func (d *Datapath) unguardPodns(a *attach.Attacher, v podns.Device) error {
+	return parents.New(d.tree).Release(a, v.Owner, func(p *podns.ParentPod) { p.Device = 0 })
 }
 
-// dropHooks detaches what the features of left do not need any more.
-func (d Devices) dropHooks(a *attach.Attacher, number uint32, v, left podns.Device) error {
-	needed := HooksOf(left.Flags, left.HostIfindex != 0)
-	unneeded := slices.DeleteFunc(HooksOf(v.Flags, v.HostIfindex != 0), func(h hook.Hook) bool { return slices.Contains(needed, h) })
-	place, ok, err := d.Place(number)
+// dropPodnsHooks detaches what the features of left do not need any more.
+func (d *Datapath) dropPodnsHooks(a *attach.Attacher, number uint32, v, left podns.Device) error {
+	needed := podnsHooks(left.Flags, left.HostIfindex != 0)
+	unneeded := slices.DeleteFunc(podnsHooks(v.Flags, v.HostIfindex != 0), func(h hook.Hook) bool { return slices.Contains(needed, h) })
+	place, ok, err := d.podnsPlace(number)
 	if err != nil || !ok {
 		return err
 	}
@@ -270,38 +270,38 @@ func (d Devices) dropHooks(a *attach.Attacher, number uint32, v, left podns.Devi
 	})
 }
 
-// release removes all there is of device number: programs, entry, counters, and the note of where it is, which goes last.
-func (d Devices) release(a *attach.Attacher, m podns.Map, number uint32) error {
-	place, ok, err := d.Place(number)
+// releasePodns removes all there is of device number: programs, entry, counters, and the note of where it is, which goes last.
+func (d *Datapath) releasePodns(a *attach.Attacher, m podns.Map, number uint32) error {
+	place, ok, err := d.podnsPlace(number)
 	if err == nil && ok {
 		err = a.InNetns(place, func(conn *attach.Conn) error { return conn.ClearPlaced(place, number) })
 	}
 	if err != nil {
 		return fmt.Errorf("device %d: %w", number, err)
 	}
-	eps, err := d.EndpointMaps()
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return err
 	}
-	err = policies.New(d.Tree).Drop(podns.Key(number))
+	err = policies.New(d.tree).Drop(podns.Key(number))
 	v, known, _ := m.Get(number)
 	if known {
-		err = errors.Join(err, d.unguard(a, v))
+		err = errors.Join(err, d.unguardPodns(a, v))
 	}
 	return errors.Join(pintree.IgnoreNotLoaded(err), m.Delete(number), eps.Stats.Retire(podns.Key(number)),
-		pintree.UnlinkOwner(d.Paths.Podns(), v.Owner, 0, number), pintree.RemovePin(d.Paths.PodnsMark(number)))
+		pintree.UnlinkOwner(d.tree.Paths.Podns(), v.Owner, 0, number), pintree.RemovePin(d.tree.Paths.PodnsMark(number)))
 }
 
-// Detach removes the programs from every podns device that is known, and leaves maps and notes as they are.
-func (d Devices) Detach(a *attach.Attacher) error {
-	marks, err := pintree.Names(d.Paths.Podns())
+// detachPodns removes the programs from every podns device that is known, and leaves maps and notes as they are.
+func (d *Datapath) detachPodns(a *attach.Attacher) error {
+	marks, err := pintree.Names(d.tree.Paths.Podns())
 	errs := []error{err}
 	for _, name := range marks {
 		number, err := strconv.ParseUint(strings.TrimPrefix(name, "dev"), 10, 32)
 		if err != nil {
 			continue
 		}
-		place, ok, err := d.Place(uint32(number))
+		place, ok, err := d.podnsPlace(uint32(number))
 		if err == nil && ok {
 			err = a.InNetns(place, func(conn *attach.Conn) error { return conn.ClearPlaced(place, uint32(number)) })
 		}
@@ -310,9 +310,9 @@ func (d Devices) Detach(a *attach.Attacher) error {
 	return errors.Join(errs...)
 }
 
-// Replace puts the attacher's programs on every podns device that has programs.
-func (d Devices) Replace(ctx context.Context, a *attach.Attacher) error {
-	_, all, err := d.all()
+// replacePodns puts the attacher's programs on every podns device that has programs.
+func (d *Datapath) replacePodns(ctx context.Context, a *attach.Attacher) error {
+	_, all, err := d.allPodns()
 	if err != nil {
 		return err
 	}
@@ -320,12 +320,12 @@ func (d Devices) Replace(ctx context.Context, a *attach.Attacher) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		place, ok, err := d.Place(number)
+		place, ok, err := d.podnsPlace(number)
 		if err == nil && ok {
-			err = a.InNetns(place, func(conn *attach.Conn) error { return d.replaceInside(a, conn, place.Ifindex, number, v) })
+			err = a.InNetns(place, func(conn *attach.Conn) error { return d.replaceInPod(a, conn, place.Ifindex, number, v) })
 		}
 		if rtnl.TCGone(err) || errors.Is(err, pintree.ErrNoDevice) {
-			d.Log.Info("device has gone", log.Uint32("number", number))
+			d.tree.Log.Info("device has gone", log.Uint32("number", number))
 			continue
 		}
 		if err != nil {
@@ -335,13 +335,13 @@ func (d Devices) Replace(ctx context.Context, a *attach.Attacher) error {
 	return nil
 }
 
-// replaceInside puts the attacher's programs on a podns device. Who is root in the pod may have put something else in our place
+// replaceInPod puts the attacher's programs on a podns device. Who is root in the pod may have put something else in our place
 // there: that is the pod's loss, and must not keep the node from an upgrade.
-func (d Devices) replaceInside(a *attach.Attacher, conn *attach.Conn, index int, number uint32, v podns.Device) error {
-	for _, h := range HooksOf(v.Flags, v.HostIfindex != 0) {
+func (d *Datapath) replaceInPod(a *attach.Attacher, conn *attach.Conn, index int, number uint32, v podns.Device) error {
+	for _, h := range podnsHooks(v.Flags, v.HostIfindex != 0) {
 		err := a.PutPlacedFilters(conn, index, number, []hook.Hook{h})
 		if errors.Is(err, pintree.ErrConflict) {
-			d.Log.Warn("not replaced", log.Uint32("number", number), log.Error(err))
+			d.tree.Log.Warn("not replaced", log.Uint32("number", number), log.Error(err))
 			continue
 		}
 		if err != nil {
@@ -351,40 +351,40 @@ func (d Devices) replaceInside(a *attach.Attacher, conn *attach.Conn, index int,
 	return nil
 }
 
-// Collect releases the podns devices whose owner is not valid, and what was noted or counted of devices without entry.
-func (d Devices) Collect(a *attach.Attacher, valid func(uint64) bool) error {
-	m, all, err := d.all()
+// collectPodns releases the podns devices whose owner is not valid, and what was noted or counted of devices without entry.
+func (d *Datapath) collectPodns(a *attach.Attacher, valid func(uint64) bool) error {
+	m, all, err := d.allPodns()
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for number, v := range all {
 		if !valid(v.Owner) {
-			errs = append(errs, d.release(a, m, number))
+			errs = append(errs, d.releasePodns(a, m, number))
 		}
 	}
-	marks, err := pintree.Names(d.Paths.Podns())
+	marks, err := pintree.Names(d.tree.Paths.Podns())
 	errs = append(errs, err)
 	for _, name := range marks {
 		number, err := strconv.ParseUint(strings.TrimPrefix(name, "dev"), 10, 32)
 		if _, ok := all[uint32(number)]; err == nil && !ok {
-			errs = append(errs, d.release(a, m, uint32(number)))
+			errs = append(errs, d.releasePodns(a, m, uint32(number)))
 		}
 	}
-	errs = append(errs, pintree.CollectLinks(d.Paths.Podns(), func(owner uint64, _, number uint32) bool {
+	errs = append(errs, pintree.CollectLinks(d.tree.Paths.Podns(), func(owner uint64, _, number uint32) bool {
 		v, ok, err := m.Get(number)
 		return err != nil || ok && v.Owner == owner
 	}))
 	return errors.Join(errs...)
 }
 
-// Check compares the podns device of r with what Enable has made.
-func (d Devices) Check(a *attach.Attacher, r Request) error {
-	m, err := d.devices()
+// checkPodns compares the podns device of r with what Enable has made.
+func (d *Datapath) checkPodns(a *attach.Attacher, r podnsRequest) error {
+	m, err := d.podnsMap()
 	if err != nil {
 		return err
 	}
-	mine, err := d.of(m, r.Ref.Owner())
+	mine, err := d.podnsOf(m, r.Ref.Owner())
 	if err != nil {
 		return err
 	}
@@ -393,19 +393,19 @@ func (d Devices) Check(a *attach.Attacher, r Request) error {
 			return pintree.Differs("%s has %v, want %v", r.Device.IfName, endpoint.FlagNames(v.Flags), endpoint.FlagNames(r.Flags))
 		}
 		if r.Flags&endpoint.FlagAdmit != 0 && r.HostIfindex == 0 {
-			if _, err := policies.New(d.Tree).Check(podns.Key(number), r.Ref, r.Policy); err != nil {
+			if _, err := policies.New(d.tree).Check(podns.Key(number), r.Ref, r.Policy); err != nil {
 				return err
 			}
 		}
 		guarded := func(p podns.ParentPod) bool { return p.Device == number || r.Policy.Empty() }
-		return errors.Join(d.checkHooks(a, r.Device, number, HooksOf(r.Flags, r.HostIfindex != 0)),
-			parents.New(d.Tree).Check(a, v.Owner, guarded))
+		return errors.Join(d.checkPodnsHooks(a, r.Device, number, podnsHooks(r.Flags, r.HostIfindex != 0)),
+			parents.New(d.tree).Check(a, v.Owner, guarded))
 	}
 	return pintree.Differs("no programs for %s in %s", r.Device.IfName, r.Device.Netns)
 }
 
-func (d Devices) checkHooks(a *attach.Attacher, dev Device, number uint32, hooks []hook.Hook) error {
-	place, ok, err := d.Place(number)
+func (d *Datapath) checkPodnsHooks(a *attach.Attacher, dev PodnsDevice, number uint32, hooks []hook.Hook) error {
+	place, ok, err := d.podnsPlace(number)
 	if err != nil {
 		return err
 	}
@@ -432,8 +432,8 @@ func (d Devices) checkHooks(a *attach.Attacher, dev Device, number uint32, hooks
 	return err
 }
 
-// Info is what is known of a podns device.
-type Info struct {
+// podnsInfo is what is known of a podns device.
+type podnsInfo struct {
 	Number  uint32
 	Owner   uint64
 	Flags   uint32
@@ -441,22 +441,22 @@ type Info struct {
 	Ifindex int    // in that namespace
 }
 
-// WithoutHostVeth describes the devices that have no host veth.
-func (d Devices) WithoutHostVeth() ([]Info, error) {
-	_, all, err := d.all()
+// podnsWithoutHostVeth describes the devices that have no host veth.
+func (d *Datapath) podnsWithoutHostVeth() ([]podnsInfo, error) {
+	_, all, err := d.allPodns()
 	if err != nil {
 		return nil, err
 	}
-	var out []Info
+	var out []podnsInfo
 	for number, v := range all {
 		if v.HostIfindex != 0 {
 			continue
 		}
-		place, _, err := d.Place(number)
+		place, _, err := d.podnsPlace(number)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, Info{Number: number, Owner: v.Owner, Flags: v.Flags, Netns: place.Netns, Ifindex: place.Ifindex})
+		out = append(out, podnsInfo{Number: number, Owner: v.Owner, Flags: v.Flags, Netns: place.Netns, Ifindex: place.Ifindex})
 	}
 	return out, nil
 }
