@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/node"
-	"github.com/sluice-cni/sluice/loader/internal/parents"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/pkg/attachments"
@@ -435,12 +434,6 @@ func (d *Datapath) SetMAC(ctx context.Context, owner uint64, mac net.HardwareAdd
 		return fmt.Errorf("MAC %q is not an Ethernet address", mac)
 	}
 	return errors.Join(d.setCheckedMAC(ctx, owner, mac, held), d.setEndpointMAC(ctx, owner, mac, held), d.setParentMAC(ctx, owner, mac))
-}
-
-func (d *Datapath) setParentMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
-	return pintree.WithMapIfLoaded(ctx, d.tree, func() (parents.Parents, error) { return parents.New(d.tree), nil }, func(p parents.Parents) error {
-		return p.SetMAC(owner, mac)
-	})
 }
 
 func (d *Datapath) setEndpointMAC(ctx context.Context, owner uint64, mac net.HardwareAddr, held Held) error {

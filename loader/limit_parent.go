@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
-	"github.com/sluice-cni/sluice/loader/internal/parents"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
 	podnsmap "github.com/sluice-cni/sluice/pkg/maps/podns"
@@ -24,7 +23,7 @@ func (d *Datapath) guardLimit(a *attach.Attacher, s RateLimit, number uint32, ba
 		return err
 	}
 	defer ns.Close()
-	ok, err := parents.New(d.tree).Guard(a, ns, s.Ifindex, s.Ref.Owner(), func(v *podnsmap.ParentPod) { v.Limit = number }, back)
+	ok, err := d.guardAtParent(a, ns, s.Ifindex, s.Ref.Owner(), func(v *podnsmap.ParentPod) { v.Limit = number }, back)
 	if err == nil && !ok {
 		err = fmt.Errorf("%w: no parent of %s that could limit it", pintree.ErrNoDevice, s.IfName)
 	}
@@ -38,7 +37,7 @@ func (d *Datapath) unguardLimit(l edt.Limit, number uint32) error {
 	}
 	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
-	return parents.New(d.tree).Release(a, l.Owner, func(v *podnsmap.ParentPod) {
+	return d.releaseAtParent(a, l.Owner, func(v *podnsmap.ParentPod) {
 		if v.Limit == number {
 			v.Limit = 0
 		}
@@ -49,5 +48,5 @@ func (d *Datapath) unguardLimit(l edt.Limit, number uint32) error {
 func (d *Datapath) checkLimitGuard(number uint32, s RateLimit) error {
 	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
-	return parents.New(d.tree).Check(a, s.Ref.Owner(), func(v podnsmap.ParentPod) bool { return v.Limit == number })
+	return d.checkParent(a, s.Ref.Owner(), func(v podnsmap.ParentPod) bool { return v.Limit == number })
 }

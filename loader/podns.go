@@ -13,7 +13,6 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
-	"github.com/sluice-cni/sluice/loader/internal/parents"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/pkg/attachments"
@@ -129,7 +128,7 @@ func (d *Datapath) enablePodns(ctx context.Context, a *attach.Attacher, r podnsR
 	if r.HostIfindex != 0 || r.Policy.Empty() {
 		return nil
 	}
-	_, err = parents.New(d.tree).Guard(a, ns, place.Ifindex, v.Owner, func(v *podns.ParentPod) { v.Device = number }, back)
+	_, err = d.guardAtParent(a, ns, place.Ifindex, v.Owner, func(v *podns.ParentPod) { v.Device = number }, back)
 	return err
 }
 
@@ -250,7 +249,7 @@ func (d *Datapath) disablePodns(a *attach.Attacher, owner uint64, flags uint32) 
 
 // unguardPodns takes back what the parent device knows of v's rules.
 func (d *Datapath) unguardPodns(a *attach.Attacher, v podns.Device) error {
-	return parents.New(d.tree).Release(a, v.Owner, func(p *podns.ParentPod) { p.Device = 0 })
+	return d.releaseAtParent(a, v.Owner, func(p *podns.ParentPod) { p.Device = 0 })
 }
 
 // dropPodnsHooks detaches what the features of left do not need any more.
@@ -399,7 +398,7 @@ func (d *Datapath) checkPodns(a *attach.Attacher, r podnsRequest) error {
 		}
 		guarded := func(p podns.ParentPod) bool { return p.Device == number || r.Policy.Empty() }
 		return errors.Join(d.checkPodnsHooks(a, r.Device, number, podnsHooks(r.Flags, r.HostIfindex != 0)),
-			parents.New(d.tree).Check(a, v.Owner, guarded))
+			d.checkParent(a, v.Owner, guarded))
 	}
 	return pintree.Differs("no programs for %s in %s", r.Device.IfName, r.Device.Netns)
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
-	"github.com/sluice-cni/sluice/loader/internal/parents"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
@@ -57,7 +56,7 @@ func (d *Datapath) replaceAttached(ctx context.Context, dir string) error {
 	if err := replace(checked, hook.OfMACCheck(), true); err != nil {
 		return err
 	}
-	guarded, err := parents.New(d.tree).Devices()
+	guarded, err := d.parentDevices()
 	if err != nil {
 		return err
 	}

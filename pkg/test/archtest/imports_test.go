@@ -64,8 +64,6 @@ var rooms = []room{
 		"writes the maps of the firewall; attaches nothing"},
 	{"loader/internal/flows", []string{"loader/internal/pintree", "pkg/maps/conntrack", "pkg/rtnl"},
 		"writes the conntrack maps; attaches nothing"},
-	{"loader/internal/parents", []string{"loader/internal/attach", "loader/internal/hook", "loader/internal/pintree", "pkg/log", "pkg/maps/podns", "pkg/netns", "pkg/rollback", "pkg/rtnl"},
-		"says whose packets are whose; knows neither rules nor limits"},
 	{"loader/internal/denylist", []string{"loader/internal/attach", "loader/internal/hook", "loader/internal/pintree", "loader/internal/programs", "pkg/maps/denylist", "pkg/maps/endpoint", "pkg/rtnl"},
 		"is told which devices are uplinks"},
 	{"loader/internal/node", []string{"loader/internal/attach", "loader/internal/denylist", "loader/internal/flows", "loader/internal/hook", "loader/internal/pintree", "pkg/log", "pkg/maps/codec", "pkg/maps/endpoint", "pkg/maps/hostport", "pkg/rtnl"},

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package parents
+package loader
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
@@ -19,14 +20,14 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-func (p Parents) view() (podns.Parents, error) {
-	m, err := p.Pinned(pintree.MapParentPods)
+func (d *Datapath) parentsMap() (podns.Parents, error) {
+	m, err := d.tree.Pinned(pintree.MapParentPods)
 	return podns.NewParents(m), err
 }
 
-// entries returns the view and what is in it.
-func (p Parents) entries() (podns.Parents, map[podns.ParentKey]podns.ParentPod, error) {
-	m, err := p.view()
+// parentEntries returns the view and what is in it.
+func (d *Datapath) parentEntries() (podns.Parents, map[podns.ParentKey]podns.ParentPod, error) {
+	m, err := d.parentsMap()
 	if err != nil {
 		return m, nil, err
 	}
@@ -37,8 +38,8 @@ func (p Parents) entries() (podns.Parents, map[podns.ParentKey]podns.ParentPod, 
 	return m, all, nil
 }
 
-// sender is how the packets of a pod's device are known at its parent.
-type sender struct {
+// parentSender is how the packets of a pod's device are known at its parent.
+type parentSender struct {
 	parent int // ifindex on the node
 	flags  uint32
 	any    podns.ParentKey   // all packets of the namespace by this parent
@@ -46,9 +47,9 @@ type sender struct {
 	others []podns.ParentKey // those of other devices of the pod at the same parent
 }
 
-// find describes device index in ns; false when it has no parent on the node. A device and its parent in one namespace are both the
+// findParent describes device index in ns; false when it has no parent on the node. A device and its parent in one namespace are both the
 // pod's.
-func find(a *attach.Attacher, ns *netns.NS, index int) (s sender, ok bool, err error) {
+func findParent(a *attach.Attacher, ns *netns.NS, index int) (s parentSender, ok bool, err error) {
 	h, err := rtnl.NewIn(ns)
 	if err != nil {
 		return s, false, err
@@ -79,7 +80,7 @@ func find(a *attach.Attacher, ns *netns.NS, index int) (s sender, ok bool, err e
 		s.own = []podns.ParentKey{bare}
 		return s, true, nil
 	}
-	keys, err := keysOf(h, l, s.any, bare)
+	keys, err := parentKeysOf(h, l, s.any, bare)
 	if err != nil {
 		return s, false, err
 	}
@@ -95,7 +96,7 @@ func find(a *attach.Attacher, ns *netns.NS, index int) (s sender, ok bool, err e
 		if o.Index == index || o.Kind != l.Kind || o.PeerIndex != l.PeerIndex || o.PeerNetnsID != l.PeerNetnsID {
 			continue
 		}
-		keys, err := keysOf(h, o, s.any)
+		keys, err := parentKeysOf(h, o, s.any)
 		if err != nil {
 			return s, false, err
 		}
@@ -104,8 +105,8 @@ func find(a *attach.Attacher, ns *netns.NS, index int) (s sender, ok bool, err e
 	return s, true, nil
 }
 
-// keysOf are the keys of the packets of a macvlan or ipvlan device among those of the keys in of.
-func keysOf(h *rtnl.Handle, l rtnl.Link, of ...podns.ParentKey) (keys []podns.ParentKey, err error) {
+// parentKeysOf are the keys of the packets of a macvlan or ipvlan device among those of the keys in of.
+func parentKeysOf(h *rtnl.Handle, l rtnl.Link, of ...podns.ParentKey) (keys []podns.ParentKey, err error) {
 	if l.Kind == "macvlan" {
 		for _, k := range of {
 			keys = append(keys, k.WithMAC(l.MAC))
@@ -130,18 +131,18 @@ func keysOf(h *rtnl.Handle, l rtnl.Link, of ...podns.ParentKey) (keys []podns.Pa
 	return keys, nil
 }
 
-// Guard has the program on the parent of device index in ns do what set enters for the packets of owner's device. False: the device has
+// guardAtParent has the program on the parent of device index in ns do what set enters for the packets of owner's device. False: the device has
 // no parent on the node, or that leaves no room for the program. The writers' lock is held, and a is open until back is done.
-func (p Parents) Guard(a *attach.Attacher, ns *netns.NS, index int, owner uint64, set func(*podns.ParentPod), back *rollback.Stack) (bool, error) {
-	s, ok, err := find(a, ns, index)
+func (d *Datapath) guardAtParent(a *attach.Attacher, ns *netns.NS, index int, owner uint64, set func(*podns.ParentPod), back *rollback.Stack) (bool, error) {
+	s, ok, err := findParent(a, ns, index)
 	if err != nil || !ok {
 		return false, err
 	}
-	m, before, err := p.entries()
+	m, before, err := d.parentEntries()
 	if err != nil {
 		return false, err
 	}
-	restore := func() error { return p.restore(a, m, s.parent, before) }
+	restore := func() error { return d.restoreParent(a, m, s.parent, before) }
 	back.Push("parent device", func(context.Context) error { return restore() })
 	// Entries first: without the program they do nothing, and they lead DEL and GC to it.
 	for k, v := range s.entries(before, owner, set) {
@@ -151,7 +152,7 @@ func (p Parents) Guard(a *attach.Attacher, ns *netns.NS, index int, owner uint64
 	}
 	err = a.Attach(s.parent, hook.OfParent(), false)
 	if errors.Is(err, pintree.ErrConflict) {
-		p.Log.Warn("the parent device leaves no room: what the pod sends past its own queue meets neither rules nor limit",
+		d.tree.Log.Warn("the parent device leaves no room: what the pod sends past its own queue meets neither rules nor limit",
 			log.Int("ifindex", s.parent), log.Error(err))
 		return false, restore()
 	}
@@ -162,7 +163,7 @@ func (p Parents) Guard(a *attach.Attacher, ns *netns.NS, index int, owner uint64
 }
 
 // entries are what Guard writes, beside those of before.
-func (s sender) entries(before map[podns.ParentKey]podns.ParentPod, owner uint64, set func(*podns.ParentPod)) map[podns.ParentKey]podns.ParentPod {
+func (s parentSender) entries(before map[podns.ParentKey]podns.ParentPod, owner uint64, set func(*podns.ParentPod)) map[podns.ParentKey]podns.ParentPod {
 	out := make(map[podns.ParentKey]podns.ParentPod)
 	for _, k := range s.others {
 		if _, known := before[k]; !known {
@@ -188,8 +189,8 @@ func (s sender) entries(before map[podns.ParentKey]podns.ParentPod, owner uint64
 	return out
 }
 
-// restore brings the entries of one parent back to what they were.
-func (p Parents) restore(a *attach.Attacher, m podns.Parents, parent int, before map[podns.ParentKey]podns.ParentPod) error {
+// restoreParent brings the entries of one parent back to what they were.
+func (d *Datapath) restoreParent(a *attach.Attacher, m podns.Parents, parent int, before map[podns.ParentKey]podns.ParentPod) error {
 	now, err := m.All()
 	if err != nil {
 		return fmt.Errorf("parent devices: %w", err)
@@ -199,22 +200,22 @@ func (p Parents) restore(a *attach.Attacher, m podns.Parents, parent int, before
 		maps.DeleteFunc(out, func(k podns.ParentKey, _ podns.ParentPod) bool { return int(k.Ifindex) != parent })
 		return out
 	}
-	return p.change(a, m, of(now), of(before))
+	return d.changeParents(a, m, of(now), of(before))
 }
 
-// Release takes back what Guard entered for owner: unset says what of it. With the last the program goes. Missing is success. The
+// releaseAtParent takes back what Guard entered for owner: unset says what of it. With the last the program goes. Missing is success. The
 // writers' lock is held.
-func (p Parents) Release(a *attach.Attacher, owner uint64, unset func(*podns.ParentPod)) error {
-	return p.release(a, func(v podns.ParentPod) bool { return v.Owner == owner }, unset)
+func (d *Datapath) releaseAtParent(a *attach.Attacher, owner uint64, unset func(*podns.ParentPod)) error {
+	return d.releaseParentEntries(a, func(v podns.ParentPod) bool { return v.Owner == owner }, unset)
 }
 
-// Collect releases what belongs to no valid owner.
-func (p Parents) Collect(a *attach.Attacher, valid func(uint64) bool) error {
-	return p.release(a, func(v podns.ParentPod) bool { return !valid(v.Owner) }, func(v *podns.ParentPod) { v.Device, v.Limit = 0, 0 })
+// collectParents releases what belongs to no valid owner.
+func (d *Datapath) collectParents(a *attach.Attacher, valid func(uint64) bool) error {
+	return d.releaseParentEntries(a, func(v podns.ParentPod) bool { return !valid(v.Owner) }, func(v *podns.ParentPod) { v.Device, v.Limit = 0, 0 })
 }
 
-func (p Parents) release(a *attach.Attacher, which func(podns.ParentPod) bool, unset func(*podns.ParentPod)) error {
-	m, all, err := p.entries()
+func (d *Datapath) releaseParentEntries(a *attach.Attacher, which func(podns.ParentPod) bool, unset func(*podns.ParentPod)) error {
+	m, all, err := d.parentEntries()
 	if err != nil {
 		return pintree.IgnoreNotLoaded(err)
 	}
@@ -230,12 +231,12 @@ func (p Parents) release(a *attach.Attacher, which func(podns.ParentPod) bool, u
 		}
 	}
 	inherit(all, left)
-	return p.change(a, m, all, left)
+	return d.changeParents(a, m, all, left)
 }
 
-// change makes the entries from what they are to what they shall be. Programs of devices that are no parents any more go first: the
+// changeParents makes the entries from what they are to what they shall be. Programs of devices that are no parents any more go first: the
 // entries lead to them.
-func (p Parents) change(a *attach.Attacher, m podns.Parents, from, to map[podns.ParentKey]podns.ParentPod) error {
+func (d *Datapath) changeParents(a *attach.Attacher, m podns.Parents, from, to map[podns.ParentKey]podns.ParentPod) error {
 	unused := make(map[int]bool)
 	for k := range from {
 		unused[int(k.Ifindex)] = true
@@ -275,9 +276,9 @@ func inherit(all, left map[podns.ParentKey]podns.ParentPod) {
 	}
 }
 
-// Devices returns the parent devices that have, or should have, the program. A tree of an older build has none.
-func (p Parents) Devices() (map[int]bool, error) {
-	_, all, err := p.entries()
+// parentDevices returns the parent devices that have, or should have, the program. A tree of an older build has none.
+func (d *Datapath) parentDevices() (map[int]bool, error) {
+	_, all, err := d.parentEntries()
 	if err != nil {
 		return nil, pintree.IgnoreNotLoaded(err)
 	}
@@ -288,10 +289,10 @@ func (p Parents) Devices() (map[int]bool, error) {
 	return set, nil
 }
 
-// Check compares the entries of owner with what Guard has entered, by has, and looks at the programs on the parents. A device without
+// checkParent compares the entries of owner with what Guard has entered, by has, and looks at the programs on the parents. A device without
 // entries is right: its parent may have no room.
-func (p Parents) Check(a *attach.Attacher, owner uint64, has func(podns.ParentPod) bool) error {
-	_, all, err := p.entries()
+func (d *Datapath) checkParent(a *attach.Attacher, owner uint64, has func(podns.ParentPod) bool) error {
+	_, all, err := d.parentEntries()
 	if err != nil {
 		return pintree.IgnoreNotLoaded(err)
 	}
@@ -312,17 +313,19 @@ func (p Parents) Check(a *attach.Attacher, owner uint64, has func(podns.ParentPo
 	return errors.Join(errs...)
 }
 
-// SetMAC tells the programs that owner's device has another hardware address.
-func (p Parents) SetMAC(owner uint64, mac []byte) error {
-	m, all, err := p.entries()
-	if err != nil {
-		return pintree.IgnoreNotLoaded(err)
-	}
-	var errs []error
-	for k, v := range all {
-		if to := k.AnyOf().WithMAC(mac); v.Owner == owner && v.Used() && k.IsMAC() && to != k {
-			errs = append(errs, m.Put(to, v), m.Delete(k))
+// setParentMAC tells the programs at parents that owner's device has another hardware address.
+func (d *Datapath) setParentMAC(ctx context.Context, owner uint64, mac net.HardwareAddr) error {
+	return pintree.WithMapIfLoaded(ctx, d.tree, d.parentsMap, func(m podns.Parents) error {
+		all, err := m.All()
+		if err != nil {
+			return fmt.Errorf("parent devices: %w", err)
 		}
-	}
-	return errors.Join(errs...)
+		var errs []error
+		for k, v := range all {
+			if to := k.AnyOf().WithMAC(mac); v.Owner == owner && v.Used() && k.IsMAC() && to != k {
+				errs = append(errs, m.Put(to, v), m.Delete(k))
+			}
+		}
+		return errors.Join(errs...)
+	})
 }
