@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/flows"
 	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 )
@@ -20,11 +19,6 @@ import (
 // is asked again after five minutes, or when the module is loaded.
 func (d *Datapath) HasFQ() (bool, string) {
 	return programs.New(d.tree).HasFQ()
-}
-
-// Policies returns the policies in force, by id. One that no device is under is not.
-func (d *Datapath) Policies(ctx context.Context) ([]PolicyStatus, error) {
-	return policies.New(d.tree).Policies(ctx)
 }
 
 // DenyAdd adds networks to the denylist, and attaches its program to the uplinks if the list was empty. One that is there is no

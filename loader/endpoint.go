@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/maps/codec"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
@@ -273,7 +272,7 @@ func (d *Datapath) enableOnHost(ctx context.Context, a *attach.Attacher, eps pin
 	var id uint16
 	if f&FeatureAdmit != 0 {
 		var err error
-		if id, err = policies.New(d.tree).Apply(uint32(ep.HostIfindex), ep.Ref, ep.group(), ep.Policy, back); err != nil {
+		if id, err = d.applyPolicy(uint32(ep.HostIfindex), ep.Ref, ep.group(), ep.Policy, back); err != nil {
 			return err
 		}
 	}
@@ -394,7 +393,7 @@ func (d *Datapath) clearEndpoints(a *attach.Attacher, eps pintree.EndpointMaps, 
 		v := e.v
 		v.Flags &^= uint32(f)
 		if v.Flags&endpoint.FlagAdmit == 0 && v.Policy != 0 {
-			errs = append(errs, policies.New(d.tree).Release(v.Ifindex, v.Owner))
+			errs = append(errs, d.releasePolicy(v.Ifindex, v.Owner))
 			v.Policy = 0
 		}
 		if v.Flags != 0 {

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 )
 
@@ -42,7 +41,7 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 	errs = append(errs, err)
 	var id uint16
 	if f&FeatureAdmit != 0 {
-		id, err = policies.New(d.tree).Check(uint32(ep.HostIfindex), ep.Ref, ep.Policy)
+		id, err = d.checkPolicy(uint32(ep.HostIfindex), ep.Ref, ep.Policy)
 		errs = append(errs, err)
 	}
 	for _, p := range ep.Addrs {

@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
@@ -118,7 +117,7 @@ func (d *Datapath) enablePodns(ctx context.Context, a *attach.Attacher, r podnsR
 		return err
 	}
 	if r.HostIfindex == 0 && r.Flags&endpoint.FlagAdmit != 0 {
-		if _, err := policies.New(d.tree).Apply(podns.Key(number), r.Ref, r.Group, r.Policy, back); err != nil {
+		if _, err := d.applyPolicy(podns.Key(number), r.Ref, r.Group, r.Policy, back); err != nil {
 			return err
 		}
 	}
@@ -240,7 +239,7 @@ func (d *Datapath) disablePodns(a *attach.Attacher, owner uint64, flags uint32) 
 		case left.Flags != v.Flags:
 			errs = append(errs, m.Put(number, &left), d.dropPodnsHooks(a, number, v, left))
 			if flags&endpoint.FlagAdmit != 0 {
-				errs = append(errs, policies.New(d.tree).Release(podns.Key(number), owner), d.unguardPodns(a, v))
+				errs = append(errs, d.releasePolicy(podns.Key(number), owner), d.unguardPodns(a, v))
 			}
 		}
 	}
@@ -282,7 +281,7 @@ func (d *Datapath) releasePodns(a *attach.Attacher, m podns.Map, number uint32) 
 	if err != nil {
 		return err
 	}
-	err = policies.New(d.tree).Drop(podns.Key(number))
+	err = d.dropPolicy(podns.Key(number))
 	v, known, _ := m.Get(number)
 	if known {
 		err = errors.Join(err, d.unguardPodns(a, v))
@@ -392,7 +391,7 @@ func (d *Datapath) checkPodns(a *attach.Attacher, r podnsRequest) error {
 			return pintree.Differs("%s has %v, want %v", r.Device.IfName, endpoint.FlagNames(v.Flags), endpoint.FlagNames(r.Flags))
 		}
 		if r.Flags&endpoint.FlagAdmit != 0 && r.HostIfindex == 0 {
-			if _, err := policies.New(d.tree).Check(podns.Key(number), r.Ref, r.Policy); err != nil {
+			if _, err := d.checkPolicy(podns.Key(number), r.Ref, r.Policy); err != nil {
 				return err
 			}
 		}

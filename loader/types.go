@@ -8,7 +8,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/flows"
 	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/loader/internal/policies"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 )
 
@@ -39,12 +38,6 @@ type AttachModes = programs.AttachModes
 
 // ConfigStatus is the configuration in force.
 type ConfigStatus = programs.ConfigStatus
-
-// PolicyStatus is a policy with what it decided and who is under it.
-type PolicyStatus = policies.PolicyStatus
-
-// RuleStatus is one entry of a policy; the last of a direction is its default.
-type RuleStatus = policies.RuleStatus
 
 // DenyStatus is the denylist and where it is in force.
 type DenyStatus = denylist.DenyStatus

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package policies
+package loader
 
 import (
 	"context"
@@ -18,19 +18,19 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rollback"
 )
 
-// views are the views of the firewall's maps.
-type views struct {
+// policyMaps are the views of the firewall's maps.
+type policyMaps struct {
 	rules   policymap.Map
 	devices policymap.Devices
 }
 
-func (policies Policies) policies() (views, error) {
-	rm, err := policies.Pinned(pintree.MapPolicies)
+func (d *Datapath) policyMaps() (policyMaps, error) {
+	rm, err := d.tree.Pinned(pintree.MapPolicies)
 	if err != nil {
-		return views{}, err
+		return policyMaps{}, err
 	}
-	dm, err := policies.Pinned(pintree.MapDevicePolicy)
-	return views{policymap.New(rm), policymap.NewDevices(dm)}, err
+	dm, err := d.tree.Pinned(pintree.MapDevicePolicy)
+	return policyMaps{policymap.New(rm), policymap.NewDevices(dm)}, err
 }
 
 // id returns the id of p's rules in the map, where it puts them unless they are there; 0 for a policy that restricts nothing. An id
@@ -38,7 +38,7 @@ func (policies Policies) policies() (views, error) {
 //
 // A policy stays in the map when the last device leaves it: to know that would take a walk over all devices. It goes with GC, or when
 // the map has no room, so that a verb pays for a walk once in as many new policies as fit.
-func (v views) id(p *policy.Policy, back *rollback.Stack) (uint16, error) {
+func (v policyMaps) id(p *policy.Policy, back *rollback.Stack) (uint16, error) {
 	if p.Empty() {
 		return 0, nil
 	}
@@ -60,7 +60,7 @@ func (v views) id(p *policy.Policy, back *rollback.Stack) (uint16, error) {
 }
 
 // put returns the id of want, which is in the map then.
-func (v views) put(want *policymap.Value, back *rollback.Stack) (uint16, error) {
+func (v policyMaps) put(want *policymap.Value, back *rollback.Stack) (uint16, error) {
 	id, there, err := v.rules.Place(want)
 	if there || err != nil {
 		return id, err
@@ -69,10 +69,10 @@ func (v views) put(want *policymap.Value, back *rollback.Stack) (uint16, error) 
 	return id, v.rules.Put(id, want)
 }
 
-// Apply puts the device under key under the policy p of ref, and returns the policy's id. group is the device that its packets are
+// applyPolicy puts the device under key under the policy p of ref, and returns the policy's id. group is the device that its packets are
 // routed from; 0 inside a pod.
-func (policies Policies) Apply(key uint32, ref attachments.ID, group uint32, p *policy.Policy, back *rollback.Stack) (uint16, error) {
-	v, err := policies.policies()
+func (d *Datapath) applyPolicy(key uint32, ref attachments.ID, group uint32, p *policy.Policy, back *rollback.Stack) (uint16, error) {
+	v, err := d.policyMaps()
 	if err != nil {
 		return 0, err
 	}
@@ -83,18 +83,18 @@ func (policies Policies) Apply(key uint32, ref attachments.ID, group uint32, p *
 	return id, v.police(key, ref.Owner(), group, id, p, back)
 }
 
-// Release takes the device under key of owner from its policy.
-func (policies Policies) Release(key uint32, owner uint64) error {
-	v, err := policies.policies()
+// releasePolicy takes the device under key of owner from its policy.
+func (d *Datapath) releasePolicy(key uint32, owner uint64) error {
+	v, err := d.policyMaps()
 	if err != nil {
 		return pintree.IgnoreNotLoaded(err)
 	}
 	return v.release(key, owner)
 }
 
-// Drop takes the device under key from its policy, whosever it is.
-func (policies Policies) Drop(key uint32) error {
-	v, err := policies.policies()
+// dropPolicy takes the device under key from its policy, whosever it is.
+func (d *Datapath) dropPolicy(key uint32) error {
+	v, err := d.policyMaps()
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (policies Policies) Drop(key uint32) error {
 }
 
 // police puts the device under key of owner under the policy id, or under none for 0.
-func (v views) police(key uint32, owner uint64, group uint32, id uint16, p *policy.Policy, back *rollback.Stack) error {
+func (v policyMaps) police(key uint32, owner uint64, group uint32, id uint16, p *policy.Policy, back *rollback.Stack) error {
 	old, had, err := v.devices.Get(key)
 	if err != nil {
 		return fmt.Errorf("sl_dev_policy: %w", err)
@@ -126,7 +126,7 @@ func (v views) police(key uint32, owner uint64, group uint32, id uint16, p *poli
 }
 
 // release takes the device under key from its policy, if it is owner's.
-func (v views) release(key uint32, owner uint64) error {
+func (v policyMaps) release(key uint32, owner uint64) error {
 	old, had, err := v.devices.Get(key)
 	if err != nil || !had || old.Owner != owner {
 		return err
@@ -135,7 +135,7 @@ func (v views) release(key uint32, owner uint64) error {
 }
 
 // forget deletes the policies that no device is under.
-func (v views) forget() error {
+func (v policyMaps) forget() error {
 	used, err := v.devices.All()
 	if err != nil {
 		return fmt.Errorf("sl_dev_policy: %w", err)
@@ -144,30 +144,26 @@ func (v views) forget() error {
 	if err != nil {
 		return fmt.Errorf("sl_policies: %w", err)
 	}
+	inUse := make(map[uint16]bool, len(used))
+	for _, p := range used {
+		inUse[p.Policy] = true
+	}
 	var errs []error
 	for _, id := range ids {
-		if !slices.ContainsFunc(mapValues(used), func(p policymap.Policed) bool { return p.Policy == id }) {
+		if !inUse[id] {
 			errs = append(errs, v.rules.Delete(id))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func mapValues[K comparable, V any](m map[K]V) []V {
-	out := make([]V, 0, len(m))
-	for _, v := range m {
-		out = append(out, v)
-	}
-	return out
-}
-
-// Collect removes what is said of devices that are no endpoints any more, and policies without a device.
-func (policies Policies) Collect() error {
-	v, err := policies.policies()
+// collectPolicies removes what is said of devices that are no endpoints any more, and policies without a device.
+func (d *Datapath) collectPolicies() error {
+	v, err := d.policyMaps()
 	if err != nil {
 		return err
 	}
-	eps, err := policies.EndpointMaps()
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
 		return err
 	}
@@ -188,9 +184,9 @@ func (policies Policies) Collect() error {
 	return errors.Join(append(errs, v.forget())...)
 }
 
-// Check compares the policy of the device under key with the policy p of ref, and returns its id.
-func (policies Policies) Check(key uint32, ref attachments.ID, p *policy.Policy) (uint16, error) {
-	v, err := policies.policies()
+// checkPolicy compares the policy of the device under key with the policy p of ref, and returns its id.
+func (d *Datapath) checkPolicy(key uint32, ref attachments.ID, p *policy.Policy) (uint16, error) {
+	v, err := d.policyMaps()
 	if err != nil {
 		return 0, err
 	}
@@ -240,8 +236,8 @@ type RuleStatus struct {
 }
 
 // Policies returns the policies in force, by id. One that no device is under is not.
-func (policies Policies) Policies(_ context.Context) ([]PolicyStatus, error) {
-	v, err := policies.policies()
+func (d *Datapath) Policies(_ context.Context) ([]PolicyStatus, error) {
+	v, err := d.policyMaps()
 	if err != nil {
 		return nil, err
 	}
