@@ -9,7 +9,6 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/denylist"
 	"github.com/sluice-cni/sluice/loader/internal/flows"
-	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/loadapi"
@@ -25,13 +24,13 @@ func (d *Datapath) HasFQ() (bool, string) {
 // error. An uplink with another owner's XDP program is left as it is: the error wraps ErrConflict, the list is in force on the
 // others.
 func (d *Datapath) DenyAdd(ctx context.Context, networks []netip.Prefix) error {
-	return denylist.New(d.tree).Add(ctx, networks, node.New(d.tree).SyncLocked)
+	return denylist.New(d.tree).Add(ctx, networks, d.syncLocked)
 }
 
 // DenyDelete takes networks out of the list, and its program from the uplinks with the last. One that is not there is
 // an error that wraps ErrNotDenied; the others go.
 func (d *Datapath) DenyDelete(ctx context.Context, networks []netip.Prefix) error {
-	return denylist.New(d.tree).Delete(ctx, networks, node.New(d.tree).SyncLocked)
+	return denylist.New(d.tree).Delete(ctx, networks, d.syncLocked)
 }
 
 // Deny returns the denylist and how it is in force on each uplink.
@@ -43,18 +42,6 @@ func (d *Datapath) Deny(ctx context.Context) (*DenyStatus, error) {
 // what to do where this build, or the configuration that there is now, is not theirs.
 func (d *Datapath) LoadRequest(_ context.Context) (loadapi.LoadRequest, error) {
 	return programs.New(d.tree).InForce()
-}
-
-// Sync brings the node's addresses, uplinks and reserved ports up to date with the kernel's tables. What is right is only
-// read, not written.
-func (d *Datapath) Sync(ctx context.Context) error {
-	return node.New(d.tree).Sync(ctx)
-}
-
-// ServeClients lets a pod without features use hostPorts of this node. names are the node's devices that lead to it. A device that has gone, or
-// that is none for clients, is success. Sync does it for all devices.
-func (d *Datapath) ServeClients(ctx context.Context, names []string) error {
-	return node.New(d.tree).ServeClients(ctx, names)
 }
 
 // Flows returns the connections that f matches, while the datapath goes on changing them: one may be seen twice or not at all

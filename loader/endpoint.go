@@ -11,8 +11,8 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
-	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/uplinks"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/maps/codec"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
@@ -139,7 +139,7 @@ func gatewaysOf(a *attach.Attacher, e Endpoint) (gateways, error) {
 	if err != nil && !errors.Is(err, rtnl.ErrNotFound) { // what needs the device will say so
 		return nil, fmt.Errorf("endpoint %s: addresses of device %d: %w", e.Ref, index, err)
 	}
-	return node.OnlyTheNodes(addrs), nil
+	return uplinks.FilterNodeAddrs(addrs), nil
 }
 
 // of returns the address that the node shows to the pod at p: that of the pod's own subnet, else what masquerading on the
@@ -153,7 +153,7 @@ func (g gateways) of(p netip.Prefix) netip.Addr {
 	if len(g) == 0 {
 		return netip.Addr{}
 	}
-	s := node.Sources(g, g[0].LinkIndex)
+	s := uplinks.Sources(g, g[0].LinkIndex)
 	if p.Addr().Is4() {
 		return s.V4
 	}
@@ -256,7 +256,7 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 			return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 		}
 		if ep.HostIfindex == 0 {
-			return node.New(d.tree).SyncPod(ctx, a, 0)
+			return d.syncPod(ctx, a, 0)
 		}
 	}
 	return d.enableOnHost(ctx, a, eps, ep, f, &back)
@@ -265,7 +265,7 @@ func (d *Datapath) Enable(ctx context.Context, ep Endpoint, f Feature) (err erro
 // enableOnHost turns on f on the host veth of ep.
 func (d *Datapath) enableOnHost(ctx context.Context, a *attach.Attacher, eps pintree.EndpointMaps, ep Endpoint, f Feature, back *rollback.Stack) error {
 	if ep.RouteIfindex != 0 && ep.RouteIfindex != ep.HostIfindex {
-		if err := node.New(d.tree).MarkPodSide(ep.RouteIfindex); err != nil {
+		if err := d.markPodSide(ep.RouteIfindex); err != nil {
 			return err
 		}
 	}
@@ -293,14 +293,14 @@ func (d *Datapath) enableOnHost(ctx context.Context, a *attach.Attacher, eps pin
 	if err := a.Ensure(ep.HostIfindex, ep.hooks(hook.OfPod()), fresh); err != nil {
 		return fmt.Errorf("endpoint %s: %w", ep.Ref, err)
 	}
-	if known, err := node.New(d.tree).Knows(a, []int{ep.HostIfindex, ep.RouteIfindex}, gw, fresh); known || err != nil {
+	if known, err := d.nodeKnows(a, []int{ep.HostIfindex, ep.RouteIfindex}, gw, fresh); known || err != nil {
 		return err
 	}
 	made := 0
 	if fresh {
 		made = ep.HostIfindex
 	}
-	return node.New(d.tree).SyncPod(ctx, a, made, ep.HostIfindex, ep.RouteIfindex)
+	return d.syncPod(ctx, a, made, ep.HostIfindex, ep.RouteIfindex)
 }
 
 // createCounters makes the counters of ep's device, where it has none. It comes after the addresses, by which DEL finds the device if this process

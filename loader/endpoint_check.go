@@ -10,7 +10,6 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
-	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 )
@@ -50,7 +49,7 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 		errs = append(errs, checkAddr(eps, ep, p, f, want))
 	}
 	errs = append(errs, attach.CheckHooks(a, ep.HostIfindex, ep.HostIfName, hook.OfPod()))
-	return errors.Join(append(errs, attach.New(d.tree).CheckPins(), node.New(d.tree).CheckUplinks(a))...)
+	return errors.Join(append(errs, attach.New(d.tree).CheckPins(), d.checkUplinks(a))...)
 }
 
 // checkAddr compares the entry of one address with want, but for the flags and the policy of features other than f.

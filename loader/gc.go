@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
-	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -49,7 +48,7 @@ func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
 	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	err = errors.Join(d.collectHostPorts(valid), d.collectEndpoints(a, valid), d.collectPodns(a, valid), d.collectLimits(valid), d.collectParents(a, valid), d.collectDevices(a), d.collectPolicies())
-	err = errors.Join(err, d.collectNamespaces(ctx), node.New(d.tree).SyncLocked(ctx, a))
+	err = errors.Join(err, d.collectNamespaces(ctx), d.syncLocked(ctx, a))
 	if errors.Is(err, pintree.ErrNotLoaded) { // another process removed pins: the next Open makes them anew, empty
 		d.tree.Log.Warn("sweep: pins are missing", log.Error(err))
 		return nil

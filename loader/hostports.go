@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
-	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
@@ -101,10 +100,10 @@ func (d *Datapath) setHostPortsLocked(ctx context.Context, m hostPortMap, owner 
 	if len(ports) > 0 {
 		attach.New(d.tree).EnsureSockets()
 	}
-	if !node.New(d.tree).RecentlySynced() {
+	if !d.recentlySynced() {
 		a := attach.NewAttacher(d.tree, "")
 		defer a.Close()
-		if err := node.New(d.tree).SyncPod(ctx, a, 0); err != nil {
+		if err := d.syncPod(ctx, a, 0); err != nil {
 			return err
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/denylist"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
-	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
@@ -77,7 +76,7 @@ func (d *Datapath) StatusCounted(ctx context.Context, counted map[string]conntra
 }
 
 func (d *Datapath) deviceStatus(s *Status, h *rtnl.Handle) error {
-	n, err := node.New(d.tree).Status(h)
+	n, err := d.nodeStatus(h)
 	if err != nil {
 		return err
 	}

@@ -6,9 +6,9 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/denylist"
 	"github.com/sluice-cni/sluice/loader/internal/flows"
-	"github.com/sluice-cni/sluice/loader/internal/node"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
+	"github.com/sluice-cni/sluice/loader/internal/uplinks"
 )
 
 // PinVersion is the version of the pin tree, part of the path of every pin.
@@ -49,13 +49,7 @@ type DenyEntry = denylist.DenyEntry
 type DenyDevice = denylist.DenyDevice
 
 // SkippedDevice is a device that would be an uplink but is not handled.
-type SkippedDevice = node.SkippedDevice
-
-// Unseen is something of the node that has changed since the maps were last brought up to date: the next Sync takes it in.
-type Unseen = node.Unseen
-
-// HostAddress is an address that stands for the node.
-type HostAddress = node.HostAddress
+type SkippedDevice = uplinks.SkippedDevice
 
 // Flow is one connection through the datapath.
 type Flow = flows.Flow

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package uplinks
 
 import (
 	"errors"
@@ -16,39 +16,37 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// node is what the datapath must know of the node's own network.
-type node struct {
-	addrs   map[netip.Addr]uint32 // that stand for the node, with their device
-	uplinks map[int]endpoint.Sources
-	skipped []SkippedDevice
-	missing []string // configured uplinks that do not exist
-	// spare are uplinks that lead to their own subnets only: no gateway is behind them, and the configuration does not name them.
-	spare map[int]bool
+// Snapshot is what the datapath must know of the node's own network.
+type Snapshot struct {
+	Addrs   map[netip.Addr]uint32 // that stand for the node, with their device
+	Uplinks map[int]endpoint.Sources
+	Skipped []SkippedDevice
+	Missing []string // configured uplinks that do not exist
+	// Spare are uplinks that lead to their own subnets only: no gateway is behind them, and the configuration does not name them.
+	Spare       map[int]bool
+	Clients     []rtnl.Link       // devices, no uplinks, that clients of hostPorts on this node may be behind
+	TunnelPorts map[uint32]uint16 // UDP ports of VXLAN devices, of those that were looked at
 }
 
-// whyNoEgress is what Status says of a spare uplink that cannot have programs.
-const whyNoEgress = "its ingress qdisc, of another program, leaves no room for Sluice's programs on this kernel"
-
-// readNode is what a full look says of the node.
-func readNode(h links, configured []string, s sides) (*node, error) {
-	v, _, err := fullLook(h, configured, s, nil, 0)
-	if err != nil {
-		return nil, err
-	}
-	return v.node(s.pods)
+// SkippedDevice is a device that would be an uplink but is not handled.
+type SkippedDevice struct {
+	Ifindex int    `json:"ifindex"`
+	Name    string `json:"name"`
+	Why     string `json:"why"`
 }
 
-// node decides what counts of what a look has read.
-func (v *view) node(podSide func(index int) bool) (*node, error) {
-	n := &node{addrs: maps.Clone(v.kept), uplinks: make(map[int]endpoint.Sources), missing: v.missing, spare: make(map[int]bool)}
-	if n.addrs == nil {
-		n.addrs = make(map[netip.Addr]uint32)
+// snapshot decides what counts of what a look has read.
+func (v *view) snapshot(roles Roles) (*Snapshot, error) {
+	n := &Snapshot{
+		Addrs: make(map[netip.Addr]uint32), Uplinks: make(map[int]endpoint.Sources), Missing: v.missing, Spare: make(map[int]bool),
+		TunnelPorts: make(map[uint32]uint16),
 	}
+	maps.Copy(n.Addrs, v.kept)
 	if err := n.hostAddrs(v); err != nil {
 		return nil, err
 	}
 	for index := range n.candidates(v) {
-		if podSide(index) {
+		if roles.podSide(index) {
 			continue
 		}
 		l, err := linkOf(v.h, v.known, index)
@@ -60,7 +58,7 @@ func (v *view) node(podSide func(index int) bool) (*node, error) {
 		}
 		if ok, why := canBeUplink(l); !ok {
 			if why != "" {
-				n.skipped = append(n.skipped, SkippedDevice{Ifindex: index, Name: l.Name, Why: why})
+				n.Skipped = append(n.Skipped, SkippedDevice{Ifindex: index, Name: l.Name, Why: why})
 			}
 			continue
 		}
@@ -70,15 +68,25 @@ func (v *view) node(podSide func(index int) bool) (*node, error) {
 		if src.AgainMax, err = againMax(v, l); err != nil {
 			return nil, err
 		}
-		n.uplinks[index] = src
-		n.spare[index] = !v.byName() && !v.ways[index].far
+		n.Uplinks[index] = src
+		n.Spare[index] = !v.byName() && !v.routes[index].far
 	}
-	n.borrowSources(v, podSide)
+	n.borrowSources(v, roles)
+	for _, l := range v.clients {
+		if _, is := n.Uplinks[l.Index]; !is {
+			n.Clients = append(n.Clients, l)
+		}
+	}
+	for index, l := range v.known {
+		if l.TunnelPort != 0 {
+			n.TunnelPorts[uint32(index)] = l.TunnelPort
+		}
+	}
 	return n, nil
 }
 
-// waysOut returns the routes of the main table and of those that rules lead to: all, or those by the device index.
-func waysOut(h links, index int) ([]rtnl.Route, error) {
+// egressRoutes returns the routes of the main table and of those that rules lead to: all, or those by the device index.
+func egressRoutes(h Netlink, index int) ([]rtnl.Route, error) {
 	rules, err := h.Rules(rtnl.FamilyAll)
 	if err != nil && !errors.Is(err, rtnl.ErrNotSupported) {
 		return nil, err
@@ -106,12 +114,12 @@ func waysOut(h links, index int) ([]rtnl.Route, error) {
 // ethernetHeader is what a frame has besides the packet that the MTU is for.
 const ethernetHeader = 14
 
-// notTheNodes says which addresses never stand for the node to the outside.
-func notTheNodes(a netip.Addr) bool { return a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast() }
+// isNonNodeAddr reports whether a never stands for the node to the outside.
+func isNonNodeAddr(a netip.Addr) bool { return a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast() }
 
-// OnlyTheNodes takes those out of addrs.
-func OnlyTheNodes(addrs []rtnl.Addr) []rtnl.Addr {
-	return slices.DeleteFunc(addrs, func(a rtnl.Addr) bool { return notTheNodes(a.Prefix.Addr()) })
+// FilterNodeAddrs returns the addresses that may stand for the node. It reuses the memory of addrs.
+func FilterNodeAddrs(addrs []rtnl.Addr) []rtnl.Addr {
+	return slices.DeleteFunc(addrs, func(a rtnl.Addr) bool { return isNonNodeAddr(a.Prefix.Addr()) })
 }
 
 // noTraffic are the kinds of devices that no packet is routed to. Some hold addresses of services, not of the node: what kube-proxy's
@@ -120,8 +128,8 @@ func noTraffic(l rtnl.Link) bool {
 	return l.Kind == "dummy" || l.Kind == "ipvs" || l.Kind == rtnl.KindIFB
 }
 
-// mayBePods says on what kinds of devices the pods and virtual machines of others hang.
-func mayBePods(l rtnl.Link) bool {
+// isPodLikeKind reports whether the pods and virtual machines of others may hang on a device of this kind.
+func isPodLikeKind(l rtnl.Link) bool {
 	switch l.Kind {
 	case rtnl.KindVeth, rtnl.KindNetkit, "bridge":
 		return true
@@ -131,7 +139,7 @@ func mayBePods(l rtnl.Link) bool {
 	return false
 }
 
-func linkOf(h links, known map[int]rtnl.Link, index int) (rtnl.Link, error) {
+func linkOf(h Netlink, known map[int]rtnl.Link, index int) (rtnl.Link, error) {
 	if l, ok := known[index]; ok {
 		return l, nil
 	}
@@ -143,9 +151,9 @@ func linkOf(h links, known map[int]rtnl.Link, index int) (rtnl.Link, error) {
 	return l, nil
 }
 
-func (n *node) hostAddrs(v *view) error {
+func (n *Snapshot) hostAddrs(v *view) error {
 	for _, a := range v.addrs {
-		if _, ok := n.addrs[a.Prefix.Addr()]; ok {
+		if _, ok := n.Addrs[a.Prefix.Addr()]; ok {
 			continue // pods on point-to-point links have one gateway address, each on a device of its own
 		}
 		l, err := linkOf(v.h, v.known, a.LinkIndex)
@@ -156,19 +164,19 @@ func (n *node) hostAddrs(v *view) error {
 			return err
 		}
 		if !noTraffic(l) {
-			n.addrs[a.Prefix.Addr()] = uint32(a.LinkIndex)
+			n.Addrs[a.Prefix.Addr()] = uint32(a.LinkIndex)
 		}
 	}
 	return nil
 }
 
 // has reports whether a stands for the node, and is not an address that another device has had before.
-func (n *node) has(a rtnl.Addr) bool { return n.addrs[a.Prefix.Addr()] == uint32(a.LinkIndex) }
+func (n *Snapshot) has(a rtnl.Addr) bool { return n.Addrs[a.Prefix.Addr()] == uint32(a.LinkIndex) }
 
 // candidates returns the devices that may be uplinks: the configured ones, else those with an address or a route that is for
 // more than one host. The latter leaves out the host veths of pods of others, which have host routes only. A single address
 // is enough for a device that cannot be one of those.
-func (n *node) candidates(v *view) map[int]bool {
+func (n *Snapshot) candidates(v *view) map[int]bool {
 	set := make(map[int]bool)
 	for _, l := range v.configured {
 		set[l.Index] = true
@@ -177,11 +185,11 @@ func (n *node) candidates(v *view) map[int]bool {
 		return set
 	}
 	for _, a := range v.addrs {
-		if !a.Prefix.IsSingleIP() || n.has(a) && !mayBePods(v.known[a.LinkIndex]) {
+		if !a.Prefix.IsSingleIP() || n.has(a) && !isPodLikeKind(v.known[a.LinkIndex]) {
 			set[a.LinkIndex] = true
 		}
 	}
-	for index, w := range v.ways {
+	for index, w := range v.routes {
 		if w.nets {
 			set[index] = true
 		}
@@ -272,15 +280,15 @@ func sourceRank(a rtnl.Addr) int {
 // borrowSources gives uplinks without an address of their own that of the first device that has one, as netfilter does
 // (inet_select_addr): those of a routed fabric have link-local ones only, and the node's address is on lo. The gateway address of a
 // pod, on its host veth, leads nowhere.
-func (n *node) borrowSources(v *view, podSide func(index int) bool) {
+func (n *Snapshot) borrowSources(v *view, roles Roles) {
 	byDevice := slices.SortedStableFunc(slices.Values(v.addrs), func(a, b rtnl.Addr) int { return a.LinkIndex - b.LinkIndex })
-	for index, src := range n.uplinks {
+	for index, src := range n.Uplinks {
 		for _, a := range byDevice {
 			ip := a.Prefix.Addr()
 			if src.V4.IsValid() && src.V6.IsValid() {
 				break
 			}
-			if !isFirstChoice(a) || !n.has(a) || !v.own(a.LinkIndex) || podSide(a.LinkIndex) {
+			if !isFirstChoice(a) || !n.has(a) || !v.own(a.LinkIndex) || roles.podSide(a.LinkIndex) {
 				continue
 			}
 			if ip.Is4() && !src.V4.IsValid() {
@@ -289,6 +297,6 @@ func (n *node) borrowSources(v *view, podSide func(index int) bool) {
 				src.V6 = ip
 			}
 		}
-		n.uplinks[index] = src
+		n.Uplinks[index] = src
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package uplinks
 
 import (
 	"net/netip"
@@ -8,18 +8,18 @@ import (
 	"testing"
 )
 
-func aMemory() *memory {
-	m := &memory{newest: 1017, routes: true, checked: netip.MustParseAddr("10.5.0.1")}
-	m.add(ownDevice{index: 9, wayOut: wayOut{nets: true, far: true}})
-	m.add(ownDevice{index: 1, addressing: singleAddress})
-	m.add(ownDevice{index: 2, addressing: inSubnet, wayOut: wayOut{far: true}})
+func aMemory() *Memory {
+	m := &Memory{newest: 1017, routes: true, checked: netip.MustParseAddr("10.5.0.1")}
+	m.add(ownDevice{index: 9, deviceRoutes: deviceRoutes{nets: true, far: true}})
+	m.add(ownDevice{index: 1, addrScope: singleAddress})
+	m.add(ownDevice{index: 2, addrScope: inSubnet, deviceRoutes: deviceRoutes{far: true}})
 	m.add(ownDevice{index: 4, gone: true})
 	return m
 }
 
 func TestMemory(t *testing.T) {
 	text := aMemory().String()
-	m, err := parseMemory(text)
+	m, err := ParseMemory(text)
 	if err != nil || m.String() != text || !m.has(9) || m.has(3) {
 		t.Errorf("%+v %v", m, err)
 	}
@@ -36,7 +36,7 @@ func TestMemory(t *testing.T) {
 		"not an address":   strings.Replace(text, "10.5.0.1", "10.5.0", 1),
 		"something behind": text + "own 12\n",
 	} {
-		if m, err := parseMemory(bad); err == nil {
+		if m, err := ParseMemory(bad); err == nil {
 			t.Errorf("%s: %+v", name, m)
 		}
 	}
@@ -47,7 +47,7 @@ func TestMemoryKeepsGone(t *testing.T) {
 	m := aMemory()
 	var before []ownDevice
 	for index := range 3 * maxGone {
-		before = append(before, ownDevice{index: index + 1, addressing: inSubnet})
+		before = append(before, ownDevice{index: index + 1, addrScope: inSubnet})
 	}
 	m.keepGone(before)
 	if !m.has(1) || !m.has(2) || !m.has(3*maxGone) || m.has(3) || len(m.own) != 3+maxGone {
@@ -59,11 +59,11 @@ func FuzzMemory(f *testing.F) {
 	f.Add(aMemory().String())
 	f.Add("sluice-look 1\nnewest 0\nend\n")
 	f.Fuzz(func(t *testing.T, s string) {
-		m, err := parseMemory(s)
+		m, err := ParseMemory(s)
 		if err != nil {
 			return
 		}
-		again, err := parseMemory(m.String())
+		again, err := ParseMemory(m.String())
 		if err != nil || again.String() != m.String() {
 			t.Errorf("%q: %v", m, err)
 		}

@@ -1,21 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package uplinks
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/pkg/file"
-	"github.com/sluice-cni/sluice/pkg/log"
 )
 
 const (
@@ -27,8 +19,8 @@ const (
 	maxNew = 256
 )
 
-// memory is what one look leaves for the next.
-type memory struct {
+// Memory is what one look leaves for the next.
+type Memory struct {
 	newest  int         // devices that came after this one were not looked at
 	routes  bool        // the routes were read, not the names of uplinks
 	own     []ownDevice // the devices of the node itself, in their order
@@ -37,20 +29,23 @@ type memory struct {
 
 // ownDevice is a device that is not a pod's.
 type ownDevice struct {
-	wayOut
-	addressing // when its routes were read
+	deviceRoutes
+	addrScope // when its routes were read
 
 	index  int
 	gone   bool
 	routed bool // packets of pods are routed from it
 }
 
-func (m *memory) has(index int) bool {
+// TooLarge reports that the next look must be a full one: a look by key would take too many messages.
+func (m *Memory) TooLarge() bool { return len(m.own) > maxOwn }
+
+func (m *Memory) has(index int) bool {
 	_, ok := slices.BinarySearchFunc(m.own, index, func(d ownDevice, index int) int { return d.index - index })
 	return ok
 }
 
-func (m *memory) add(d ownDevice) {
+func (m *Memory) add(d ownDevice) {
 	at, ok := slices.BinarySearchFunc(m.own, d.index, func(d ownDevice, index int) int { return d.index - index })
 	if ok {
 		m.own[at] = d
@@ -60,7 +55,7 @@ func (m *memory) add(d ownDevice) {
 }
 
 // keepGone adds those of own that m lacks, and leaves out the oldest if there are too many.
-func (m *memory) keepGone(own []ownDevice) {
+func (m *Memory) keepGone(own []ownDevice) {
 	for _, d := range own {
 		if !m.has(d.index) {
 			m.add(ownDevice{index: d.index, gone: true})
@@ -70,7 +65,7 @@ func (m *memory) keepGone(own []ownDevice) {
 }
 
 // dropGone forgets the devices with the lowest numbers among those that are gone, if they are too many.
-func (m *memory) dropGone() {
+func (m *Memory) dropGone() {
 	n := 0
 	for _, d := range m.own {
 		if d.gone {
@@ -90,7 +85,7 @@ func (m *memory) dropGone() {
 const memoryFormat = "sluice-look 1"
 
 // String is the content of the file: a word and its values in each line.
-func (m *memory) String() string {
+func (m *Memory) String() string {
 	var b strings.Builder
 	b.WriteString(memoryFormat + "\nnewest " + strconv.Itoa(m.newest) + "\n")
 	if m.routes {
@@ -104,7 +99,7 @@ func (m *memory) String() string {
 		for _, flag := range []struct {
 			on   bool
 			word string
-		}{{d.nets, " nets"}, {d.far, " far"}, {d.addressing == singleAddress, " single"}, {d.addressing == inSubnet, " subnet"}, {d.gone, " gone"}, {d.routed, " pods"}} {
+		}{{d.nets, " nets"}, {d.far, " far"}, {d.addrScope == singleAddress, " single"}, {d.addrScope == inSubnet, " subnet"}, {d.gone, " gone"}, {d.routed, " pods"}} {
 			if flag.on {
 				b.WriteString(flag.word)
 			}
@@ -117,12 +112,13 @@ func (m *memory) String() string {
 
 var errMemory = errors.New("not what a look writes")
 
-func parseMemory(s string) (*memory, error) {
+// ParseMemory undoes String. The error says that another build wrote s, or that it is cut.
+func ParseMemory(s string) (*Memory, error) {
 	lines := strings.Split(s, "\n")
 	if len(lines) < 4 || lines[0] != memoryFormat || lines[len(lines)-2] != "end" || lines[len(lines)-1] != "" {
 		return nil, errMemory
 	}
-	m := &memory{newest: -1}
+	m := &Memory{newest: -1}
 	for _, line := range lines[1 : len(lines)-2] {
 		if err := m.parseLine(line); err != nil {
 			return nil, err
@@ -134,7 +130,7 @@ func parseMemory(s string) (*memory, error) {
 	return m, nil
 }
 
-func (m *memory) parseLine(line string) (err error) {
+func (m *Memory) parseLine(line string) (err error) {
 	word, value, _ := strings.Cut(line, " ")
 	switch word {
 	case "newest":
@@ -152,7 +148,7 @@ func (m *memory) parseLine(line string) (err error) {
 	return errMemory
 }
 
-func (m *memory) parseOwn(value string) error {
+func (m *Memory) parseOwn(value string) error {
 	number, flags, _ := strings.Cut(value, " ")
 	index, err := strconv.Atoi(number)
 	if err != nil || index <= 0 || len(m.own) > 0 && m.own[len(m.own)-1].index >= index {
@@ -166,9 +162,9 @@ func (m *memory) parseOwn(value string) error {
 		case "far":
 			d.far = true
 		case "single":
-			d.addressing = singleAddress
+			d.addrScope = singleAddress
 		case "subnet":
-			d.addressing = inSubnet
+			d.addrScope = inSubnet
 		case "gone":
 			d.gone = true
 		case "pods":
@@ -179,43 +175,4 @@ func (m *memory) parseOwn(value string) error {
 	}
 	m.own = append(m.own, d)
 	return nil
-}
-
-// recall returns what the last look has left; nil if there is nothing that can be used. In a run directory that is read-only it is not
-// what the last look has left.
-func (node Node) recall() *memory {
-	if node.CheckWritable() != nil {
-		return nil
-	}
-	raw, err := os.ReadFile(node.Paths.Look)
-	if err != nil {
-		return nil
-	}
-	m, err := parseMemory(string(raw))
-	if err != nil {
-		return nil
-	}
-	return m
-}
-
-// remember keeps m for the next look. The maps are written before: after a crash in between, the next look begins where the last
-// one did. Where there is no room the file goes, and the next look is a full one: an old file may lack devices of the node.
-func (node Node) remember(m *memory) error {
-	if len(m.own) > maxOwn {
-		return node.forget()
-	}
-	err := pintree.WriteFile(node.Paths.Look, []byte(m.String()))
-	if err == nil {
-		return nil
-	}
-	node.Log.Warn("the next verb reads all devices of the node again", log.Error(fmt.Errorf("%s: %w", node.Paths.Look, err)))
-	return node.forget()
-}
-
-// forget makes the next look a full one.
-func (node Node) forget() error {
-	if err := file.Remove(node.Paths.Look); !errors.Is(err, unix.EROFS) {
-		return err
-	}
-	return nil // recall does not read it there
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package uplinks
 
 import (
 	"errors"
@@ -34,7 +34,7 @@ type lookLab struct {
 	log     []string
 
 	hostVeths, routed map[int]bool
-	m                 *memory
+	m                 *Memory
 	addrs             map[netip.Addr]uint32 // as the map has them
 }
 
@@ -74,56 +74,51 @@ func (l *lookLab) ip(line string) bool {
 	return err == nil
 }
 
-func (l *lookLab) sides() sides {
-	return sides{hostVeth: func(i int) bool { return l.hostVeths[i] }, routed: func(i int) bool { return l.routed[i] }}
+func (l *lookLab) roles() Roles {
+	return Roles{HostVeth: func(i int) bool { return l.hostVeths[i] }, Routed: func(i int) bool { return l.routed[i] }}
 }
 
-func (l *lookLab) full(newest int) *node {
+func (l *lookLab) full(newest int) *Snapshot {
 	l.t.Helper()
-	v, m, err := fullLook(l.h, nil, l.sides(), l.m, newest)
-	return l.took(v, m, err)
+	return l.took(Read(l.h, nil, l.roles(), l.m, newest))
 }
 
-func (l *lookLab) took(v *view, m *memory, err error) *node {
+func (l *lookLab) took(n *Snapshot, m *Memory, err error) *Snapshot {
 	l.t.Helper()
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	again, err := parseMemory(m.String())
+	again, err := ParseMemory(m.String())
 	if err != nil || again.String() != m.String() {
 		l.t.Fatalf("file of a look: %v\n%s", err, m)
 	}
-	n, err := v.node(l.sides().pods)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	l.m, l.addrs = again, n.addrs
+	l.m, l.addrs = again, n.Addrs
 	return n
 }
 
 // compare looks by key, as the ADD of a pod on the device newest does, and compares that with a full look.
 func (l *lookLab) compare(newest int) {
 	l.t.Helper()
-	v, m, err := lookByKey(l.h, nil, l.sides(), l.m, l.addrs, newest, []int{newest})
-	if errors.Is(err, errWhole) {
+	n, m, err := ReadByKey(l.h, nil, l.roles(), l.m, l.addrs, newest, []int{newest})
+	if errors.Is(err, ErrNeedFull) {
 		l.t.Fatalf("a look by key gives up: %s", strings.Join(l.log, "\n"))
 	}
-	got := l.took(v, m, err)
-	want, err := readNode(l.h, nil, l.sides())
+	got := l.took(n, m, err)
+	want, _, err := Read(l.h, nil, l.roles(), nil, 0)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	for a, dev := range want.addrs {
-		if _, has := got.addrs[a]; !has && !m.has(int(dev)) {
+	for a, dev := range want.Addrs {
+		if _, has := got.Addrs[a]; !has && !m.has(int(dev)) {
 			r, err := l.h.RouteTo(a, 0)
 			if err != nil || r.Type != unix.RTN_LOCAL { // only pods' devices have it, and they are down: no packet goes to it
-				delete(want.addrs, a)
+				delete(want.Addrs, a)
 			}
 		}
 	}
-	keys := func(n *node) (addrs map[string]uint32) {
+	keys := func(n *Snapshot) (addrs map[string]uint32) {
 		addrs = make(map[string]uint32)
-		for a, dev := range n.addrs {
+		for a, dev := range n.Addrs {
 			if !m.has(int(dev)) {
 				dev = 0 // any of those that have it
 			}
@@ -131,7 +126,7 @@ func (l *lookLab) compare(newest int) {
 		}
 		return addrs
 	}
-	diff := cmp.Diff(keys(want), keys(got)) + cmp.Diff(want.uplinks, got.uplinks, cmpopts.EquateComparable(netip.Addr{}, endpoint.Sources{}))
+	diff := cmp.Diff(keys(want), keys(got)) + cmp.Diff(want.Uplinks, got.Uplinks, cmpopts.EquateComparable(netip.Addr{}, endpoint.Sources{}))
 	if diff != "" {
 		l.t.Fatalf("a full look (-) and one by key (+):\n%s\nafter\n%s\nmemory\n%s\n%s", diff, strings.Join(l.log, "\n"), m, l.all())
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package uplinks
 
 import (
 	"fmt"
@@ -13,8 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-cni/sluice/loader/internal/hook"
-	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
@@ -28,7 +26,7 @@ type fakeLinks struct {
 	asked  int
 }
 
-var _ links = (*fakeLinks)(nil)
+var _ Netlink = (*fakeLinks)(nil)
 
 func (f *fakeLinks) LinkByIndex(index int) (rtnl.Link, error) {
 	f.asked++
@@ -84,8 +82,8 @@ func addr(index int, prefix string) rtnl.Addr {
 	return rtnl.Addr{LinkIndex: index, Prefix: netip.MustParsePrefix(prefix), Scope: rtnl.ScopeUniverse}
 }
 
-func onPodSide(bridge int) sides {
-	return sides{hostVeth: func(int) bool { return false }, routed: func(index int) bool { return index == bridge }}
+func onPodSide(bridge int) Roles {
+	return Roles{HostVeth: func(int) bool { return false }, Routed: func(index int) bool { return index == bridge }}
 }
 
 func TestReadNode(t *testing.T) {
@@ -116,23 +114,23 @@ func TestReadNode(t *testing.T) {
 		f.addrs = append(f.addrs, addr(100+i, fmt.Sprintf("fe80::%x/64", i+1)), addr(100+i, "10.5.0.1/32")) // the latter on point-to-point links
 		f.links = append(f.links, rtnl.Link{Index: 100 + i, Kind: "veth", Ethernet: true})
 	}
-	n, err := readNode(f, nil, onPodSide(4))
+	n, _, err := Read(f, nil, onPodSide(4), nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]int{2, 6}, slices.Sorted(maps.Keys(n.uplinks))); diff != "" {
+	if diff := cmp.Diff([]int{2, 6}, slices.Sorted(maps.Keys(n.Uplinks))); diff != "" {
 		t.Errorf("uplinks:\n%s", diff)
 	}
 	addrs := make(map[string]uint32)
-	for a, index := range n.addrs {
+	for a, index := range n.Addrs {
 		addrs[a.String()] = index
 	}
 	want := map[string]uint32{"203.0.113.7": 1, "192.0.2.10": 2, "2001:db8::10": 2, "10.1.0.1": 4, "10.8.0.1": 5, "10.5.0.1": 100}
 	if diff := cmp.Diff(want, addrs); diff != "" {
 		t.Errorf("addresses:\n%s", diff)
 	}
-	if len(n.skipped) != 1 || n.skipped[0].Name != "wg0" {
-		t.Errorf("skipped: %+v", n.skipped)
+	if len(n.Skipped) != 1 || n.Skipped[0].Name != "wg0" {
+		t.Errorf("skipped: %+v", n.Skipped)
 	}
 	if f.asked > 10 {
 		t.Errorf("%d links were asked for: the cost grows with the pods", f.asked)
@@ -176,13 +174,13 @@ func TestReadNodeSingleAddresses(t *testing.T) {
 			{Family: rtnl.FamilyV6, Table: 300}, // nothing of IPv4 goes there
 		},
 	}
-	n, err := readNode(f, nil, onPodSide(9))
+	n, _, err := Read(f, nil, onPodSide(9), nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	lo, own := netip.MustParseAddr("203.0.113.7"), netip.MustParseAddr("192.0.2.10")
 	want := map[int]endpoint.Sources{2: {V4: own}, 3: {V4: lo}, 4: {V4: lo}, 5: {V4: netip.MustParseAddr("10.8.0.1"), Bare: true}}
-	if diff := cmp.Diff(want, n.uplinks, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+	if diff := cmp.Diff(want, n.Uplinks, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("uplinks:\n%s", diff)
 	}
 }
@@ -202,12 +200,12 @@ func TestReadNodeBridges(t *testing.T) {
 	for _, l := range f.links {
 		f.addrs = append(f.addrs, addr(l.Index, fmt.Sprintf("192.0.%d.1/24", l.Index)))
 	}
-	n, err := readNode(f, nil, onPodSide(99))
+	n, _, err := Read(f, nil, onPodSide(99), nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := make(map[int]uint16)
-	for index, src := range n.uplinks {
+	for index, src := range n.Uplinks {
 		got[index] = src.AgainMax
 	}
 	want := map[int]uint16{2: 0, 3: 1403 + 14, 4: 1404 + 14, 5: 1405 + 14, 6: 0, 7: 0, 8: 0, 9: 1409 + 14, 10: 0, 11: 0}
@@ -247,37 +245,3 @@ func TestSources(t *testing.T) {
 }
 
 // An uplink that masquerades with another device's address has not changed because of that.
-func TestSameSources(t *testing.T) {
-	own, lo := netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("203.0.113.7")
-	addrs := map[netip.Addr]uint32{own: 2, lo: 1}
-	for _, tt := range []struct {
-		name     string
-		now, had netip.Addr
-		want     bool
-	}{
-		{"own", own, own, true},
-		{"none", netip.Addr{}, netip.Addr{}, true},
-		{"borrowed", netip.Addr{}, lo, true},
-		{"lost", netip.Addr{}, own, false},
-		{"new", own, netip.Addr{}, false},
-		{"needs no other", own, lo, false},
-	} {
-		if got := sameSources(endpoint.Sources{V4: tt.now}, endpoint.Sources{V4: tt.had}, addrs, 2); got != tt.want {
-			t.Errorf("%s: %t", tt.name, got)
-		}
-	}
-}
-
-func TestParseLinkName(t *testing.T) {
-	for _, h := range hook.All() {
-		index, got, ok := pintree.ParseLinkName(pintree.LinkName(12, h))
-		if !ok || index != 12 || got.Name != h.Name || got.Egress != h.Egress {
-			t.Errorf("%s: %d %v %t", pintree.LinkName(12, h), index, got, ok)
-		}
-	}
-	for _, bad := range []string{"", "dev", "dev1", "dev1_x", "eth0_pod_egress", "dev0_pod_egress", "devx_pod_egress"} {
-		if _, _, ok := pintree.ParseLinkName(bad); ok {
-			t.Errorf("%q was taken for a link of ours", bad)
-		}
-	}
-}

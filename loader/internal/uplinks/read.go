@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package uplinks
 
 import (
 	"errors"
@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// links is what a look asks of netlink.
-type links interface {
+// Netlink is what a look asks of the kernel.
+type Netlink interface {
 	LinkByIndex(index int) (rtnl.Link, error)
 	LinkByName(name string) (rtnl.Link, error)
 	Links() ([]rtnl.Link, error)
@@ -26,60 +26,60 @@ type links interface {
 	RouteTo(dst netip.Addr, index int) (rtnl.Route, error)
 }
 
-var _ links = (*rtnl.Handle)(nil)
+var _ Netlink = (*rtnl.Handle)(nil)
 
-// sides tells the devices on the pods' side.
-type sides struct {
-	hostVeth func(index int) bool // of a pod: it has counters
-	routed   func(index int) bool // packets of pods are routed from it: it has a mark
+// Roles tells the devices on the pods' side.
+type Roles struct {
+	HostVeth func(index int) bool // of a pod: it has counters
+	Routed   func(index int) bool // packets of pods are routed from it: it has a mark
 }
 
-func (s sides) pods(index int) bool { return s.routed(index) || s.hostVeth(index) }
+func (s Roles) podSide(index int) bool { return s.Routed(index) || s.HostVeth(index) }
 
 // view is what a look has read of the node.
 type view struct {
-	h          links
+	h          Netlink
 	known      map[int]rtnl.Link
 	configured []rtnl.Link // uplinks
 	missing    []string
 	addrs      []rtnl.Addr           // the node's own devices first, each part in the order of devices
-	ways       map[int]wayOut        // of devices that have routes
+	routes     map[int]deviceRoutes  // of devices that have routes
 	own        func(index int) bool  // the node's own devices
 	kept       map[netip.Addr]uint32 // addresses of pods' devices that were not looked up this time
 	clients    []rtnl.Link           // devices that were looked at and that clients on this node may be behind
 }
 
-// wayOut is what the routes by a device say of it.
-type wayOut struct {
+// deviceRoutes is what the routes by a device say of it.
+type deviceRoutes struct {
 	nets bool // one leads to more than one host
 	far  bool // one leads to a gateway, or everywhere
 }
 
-// addressing is what the addresses of a device say of it.
-type addressing int
+// addrScope is what the addresses of a device say of it.
+type addrScope int
 
 const (
-	noAddress addressing = iota
+	noAddress addrScope = iota
 	singleAddress
 	inSubnet // one address is for more than one host
 )
 
-func (x addressing) with(a rtnl.Addr) addressing {
+func (x addrScope) with(a rtnl.Addr) addrScope {
 	if a.Prefix.IsSingleIP() {
 		return max(x, singleAddress)
 	}
 	return inSubnet
 }
 
-func addressingOf(addrs []rtnl.Addr) (x addressing) {
+func addrScopeOf(addrs []rtnl.Addr) (x addrScope) {
 	for _, a := range addrs {
 		x = x.with(a)
 	}
 	return x
 }
 
-func newView(h links, configured []string) (*view, error) {
-	v := &view{h: h, known: make(map[int]rtnl.Link), ways: make(map[int]wayOut)}
+func newView(h Netlink, configured []string) (*view, error) {
+	v := &view{h: h, known: make(map[int]rtnl.Link), routes: make(map[int]deviceRoutes)}
 	for _, name := range configured {
 		l, err := h.LinkByName(name)
 		if errors.Is(err, rtnl.ErrNotFound) {
@@ -119,17 +119,18 @@ func (v *view) addRoutes(routes []rtnl.Route) {
 		if r.LinkIndex <= 0 {
 			continue
 		}
-		w := v.ways[r.LinkIndex]
+		w := v.routes[r.LinkIndex]
 		w.nets = w.nets || r.Type == unix.RTN_UNICAST && !r.Dst.IsSingleIP() && !linkScope(r.Dst.Addr())
 		w.far = w.far || r.Gateway.IsValid() || r.Dst.Bits() == 0
-		if w != (wayOut{}) {
-			v.ways[r.LinkIndex] = w
+		if w != (deviceRoutes{}) {
+			v.routes[r.LinkIndex] = w
 		}
 	}
 }
 
-// fullLook reads every device, address and route of the node. before may be nil. newest is a device that was just made, or 0.
-func fullLook(h links, configured []string, s sides, before *memory, newest int) (*view, *memory, error) {
+// Read reads every device, address and route of the node. configured are the names of uplinks, empty where the routes tell them. before is
+// what the last look has left, or nil. newest is a device that was just made, or 0. The Memory is for the next look.
+func Read(h Netlink, configured []string, s Roles, before *Memory, newest int) (*Snapshot, *Memory, error) {
 	all, err := h.Links() // first: what comes after it is newer than newest
 	if err != nil {
 		return nil, nil, err
@@ -141,29 +142,29 @@ func fullLook(h links, configured []string, s sides, before *memory, newest int)
 	if v.addrs, err = h.Addrs(rtnl.FamilyAll); err != nil {
 		return nil, nil, err
 	}
-	v.addrs = OnlyTheNodes(v.addrs)
+	v.addrs = FilterNodeAddrs(v.addrs)
 	if !v.byName() {
-		routes, err := waysOut(h, 0)
+		routes, err := egressRoutes(h, 0)
 		if err != nil {
 			return nil, nil, err
 		}
 		v.addRoutes(routes)
 	}
-	byDevice := make(map[int]addressing)
+	byDevice := make(map[int]addrScope)
 	for _, a := range v.addrs {
 		byDevice[a.LinkIndex] = byDevice[a.LinkIndex].with(a)
 	}
-	m := &memory{routes: !v.byName()}
+	m := &Memory{routes: !v.byName()}
 	for _, l := range all {
 		v.known[l.Index] = l
 	}
 	for _, l := range all {
-		if s.hostVeth(l.Index) {
+		if s.HostVeth(l.Index) {
 			continue
 		}
-		v.addClient(l, s.routed, byDevice[l.Index], v.ways[l.Index])
-		if !ofPods(l, byDevice[l.Index], v.ways[l.Index]) {
-			m.own = append(m.own, ownDevice{index: l.Index, wayOut: v.ways[l.Index], addressing: byDevice[l.Index], routed: s.routed(l.Index)})
+		v.addClient(l, s.Routed, byDevice[l.Index], v.routes[l.Index])
+		if !ofPods(l, byDevice[l.Index], v.routes[l.Index]) {
+			m.own = append(m.own, ownDevice{index: l.Index, deviceRoutes: v.routes[l.Index], addrScope: byDevice[l.Index], routed: s.Routed(l.Index)})
 		}
 	}
 	slices.SortFunc(m.own, func(a, b ownDevice) int { return a.index - b.index })
@@ -178,7 +179,8 @@ func fullLook(h links, configured []string, s sides, before *memory, newest int)
 		}
 	}
 	v.order(m.has)
-	return v, m, nil
+	n, err := v.snapshot(s)
+	return n, m, err
 }
 
 // newestOf returns the last device of the row that the kernel's counter has made. One far away came with its number from another
@@ -199,7 +201,7 @@ func newestOf(all []rtnl.Link) (newest int) {
 
 // ofPods says which devices need no further looks. Those of services never count (noTraffic). A veth that leads to another
 // namespace, and has neither a subnet nor a route to one, is the host veth of a pod of others.
-func ofPods(l rtnl.Link, has addressing, w wayOut) bool {
+func ofPods(l rtnl.Link, has addrScope, w deviceRoutes) bool {
 	if noTraffic(l) {
 		return true
 	}

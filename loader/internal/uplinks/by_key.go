@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package uplinks
 
 import (
 	"cmp"
@@ -20,31 +20,31 @@ const (
 	maxChecked = 16
 )
 
-// errWhole says that only a full look can tell.
-var errWhole = errors.New("a full look at the node is needed")
+// ErrNeedFull says that only a full look can tell.
+var ErrNeedFull = errors.New("a full look at the node is needed")
 
-// keyLook is a look at what the last one has left and at the devices that came since then. It asks for each by its key, so that
+// byKey is a look at what the last one has left and at the devices that came since then. It asks for each by its key, so that
 // neither its messages nor their sizes grow with the devices of pods.
-type keyLook struct {
+type byKey struct {
 	*view
 
-	sides sides
-	m     *memory
+	roles Roles
+	m     *Memory
 	seen  map[netip.Addr]bool
 }
 
-// lookByKey does what fullLook does. addrs are the node's addresses that the map has. newest is a device that was just made, or 0;
+// ReadByKey does what Read does, at a cost that does not grow with the pods of the node. addrs are the node's addresses that the map has. newest is a device that was just made, or 0;
 // also has devices whose addresses are wanted. docs/known-gaps.md has what it does not find.
-func lookByKey(h links, configured []string, s sides, before *memory, addrs map[netip.Addr]uint32, newest int, also []int) (*view, *memory, error) {
+func ReadByKey(h Netlink, configured []string, s Roles, before *Memory, addrs map[netip.Addr]uint32, newest int, also []int) (*Snapshot, *Memory, error) {
 	v, err := newView(h, configured)
 	if err != nil {
 		return nil, nil, err
 	}
 	if !v.byName() && !before.routes {
-		return nil, nil, errWhole
+		return nil, nil, ErrNeedFull
 	}
 	v.kept = make(map[netip.Addr]uint32)
-	k := &keyLook{view: v, sides: s, seen: make(map[netip.Addr]bool), m: &memory{newest: before.newest, routes: before.routes, checked: before.checked}}
+	k := &byKey{view: v, roles: s, seen: make(map[netip.Addr]bool), m: &Memory{newest: before.newest, routes: before.routes, checked: before.checked}}
 	for _, d := range before.own {
 		if err := k.own(d); err != nil {
 			return nil, nil, err
@@ -69,11 +69,12 @@ func lookByKey(h links, configured []string, s sides, before *memory, addrs map[
 	}
 	k.m.dropGone()
 	v.order(k.m.has)
-	return v, k.m, nil
+	n, err := v.snapshot(s)
+	return n, k.m, err
 }
 
 // addrsOf adds the addresses of a device; none if there is no such device.
-func (k *keyLook) addrsOf(index int) ([]rtnl.Addr, error) {
+func (k *byKey) addrsOf(index int) ([]rtnl.Addr, error) {
 	addrs, err := k.h.AddrsOf(index, rtnl.FamilyAll)
 	if errors.Is(err, rtnl.ErrNotFound) {
 		return nil, nil
@@ -81,7 +82,7 @@ func (k *keyLook) addrsOf(index int) ([]rtnl.Addr, error) {
 	if err != nil {
 		return nil, err
 	}
-	addrs = OnlyTheNodes(addrs)
+	addrs = FilterNodeAddrs(addrs)
 	for _, a := range addrs {
 		k.seen[a.Prefix.Addr()] = true
 	}
@@ -91,14 +92,14 @@ func (k *keyLook) addrsOf(index int) ([]rtnl.Addr, error) {
 
 // own looks at a device of the node again. Its routes are read once, and again when its addresses have become others: those to its
 // subnets came and went with them.
-func (k *keyLook) own(d ownDevice) error {
+func (k *byKey) own(d ownDevice) error {
 	addrs, err := k.addrsOf(d.index)
 	if err != nil {
 		return err
 	}
-	has := addressingOf(addrs)
-	changed := d.gone || d.addressing != has || !d.routed && k.sides.routed(d.index)
-	d.gone, d.addressing, d.routed = false, has, k.sides.routed(d.index)
+	has := addrScopeOf(addrs)
+	changed := d.gone || d.addrScope != has || !d.routed && k.roles.Routed(d.index)
+	d.gone, d.addrScope, d.routed = false, has, k.roles.Routed(d.index)
 	if has == inSubnet && !changed {
 		k.keep(d)
 		return nil
@@ -113,18 +114,18 @@ func (k *keyLook) own(d ownDevice) error {
 	}
 	switch {
 	case changed:
-		d.wayOut, err = k.routesBy(d.index)
+		d.deviceRoutes, err = k.routesBy(d.index)
 	case !d.nets:
-		d.wayOut, err = k.defaultBy(l)
+		d.deviceRoutes, err = k.defaultBy(l)
 	}
 	if err != nil {
 		return err
 	}
-	if k.sides.hostVeth(d.index) {
+	if k.roles.HostVeth(d.index) {
 		return nil
 	}
-	k.addClient(l, k.sides.routed, has, d.wayOut)
-	if ofPods(l, has, d.wayOut) { // its other end has moved to a pod since
+	k.addClient(l, k.roles.Routed, has, d.deviceRoutes)
+	if ofPods(l, has, d.deviceRoutes) { // its other end has moved to a pod since
 		return nil
 	}
 	k.keep(d)
@@ -132,18 +133,18 @@ func (k *keyLook) own(d ownDevice) error {
 }
 
 // keep notes a device of the node.
-func (k *keyLook) keep(d ownDevice) {
-	if d.wayOut != (wayOut{}) {
-		k.ways[d.index] = d.wayOut
+func (k *byKey) keep(d ownDevice) {
+	if d.deviceRoutes != (deviceRoutes{}) {
+		k.routes[d.index] = d.deviceRoutes
 	}
 	k.m.add(d)
 }
 
 // defaultBy asks whether a device leads everywhere. That is a lookup. Other networks behind it would take a dump: a full look finds
 // them.
-func (k *keyLook) defaultBy(l rtnl.Link) (wayOut, error) {
+func (k *byKey) defaultBy(l rtnl.Link) (deviceRoutes, error) {
 	if !l.Up || l.MasterIndex != 0 || k.byName() {
-		return wayOut{}, nil
+		return deviceRoutes{}, nil
 	}
 	for _, nowhere := range []netip.Addr{netip.AddrFrom4([4]byte{240, 0, 0, 1}), netip.AddrFrom16([16]byte{0: 0x3f, 1: 0xff, 15: 1})} {
 		r, err := k.h.RouteTo(nowhere, l.Index)
@@ -151,35 +152,35 @@ func (k *keyLook) defaultBy(l rtnl.Link) (wayOut, error) {
 			continue
 		}
 		if err != nil {
-			return wayOut{}, err
+			return deviceRoutes{}, err
 		}
 		if r.Type == unix.RTN_UNICAST {
-			return wayOut{nets: true, far: true}, nil
+			return deviceRoutes{nets: true, far: true}, nil
 		}
 	}
-	return wayOut{}, nil
+	return deviceRoutes{}, nil
 }
 
 // routesBy reads the routes by one device of the node, once for each: the kernel goes through its tables for them.
-func (k *keyLook) routesBy(index int) (wayOut, error) {
+func (k *byKey) routesBy(index int) (deviceRoutes, error) {
 	if k.byName() {
-		return wayOut{}, nil
+		return deviceRoutes{}, nil
 	}
-	routes, err := waysOut(k.h, index)
+	routes, err := egressRoutes(k.h, index)
 	if err != nil {
-		return wayOut{}, err
+		return deviceRoutes{}, err
 	}
 	k.addRoutes(routes)
-	return k.ways[index], nil
+	return k.routes[index], nil
 }
 
 // come looks at the devices that came since the last look. newest is the last of them, or 0: then their numbers are tried.
-func (k *keyLook) come(newest int) error {
+func (k *byKey) come(newest int) error {
 	from := k.m.newest
 	if newest == 0 {
 		for index, missed := from+1, 0; missed < tries; index++ {
 			if index-from > maxNew {
-				return errWhole
+				return ErrNeedFull
 			}
 			missed++
 			there, err := k.first(index)
@@ -194,7 +195,7 @@ func (k *keyLook) come(newest int) error {
 	}
 	// The numbers of ADDs at the same time come in any order. One that is far off has been given in another network namespace, or the last one was.
 	if max(newest-from, from-newest) > maxNew {
-		return errWhole
+		return ErrNeedFull
 	}
 	k.m.newest = newest
 	for index := from + 1; index <= newest; index++ {
@@ -206,8 +207,8 @@ func (k *keyLook) come(newest int) error {
 }
 
 // first looks at a device for the first time. It reports whether there is one.
-func (k *keyLook) first(index int) (there bool, err error) {
-	if k.m.has(index) || k.sides.hostVeth(index) { // the latter's ADD has told its addresses
+func (k *byKey) first(index int) (there bool, err error) {
+	if k.m.has(index) || k.roles.HostVeth(index) { // the latter's ADD has told its addresses
 		return true, nil
 	}
 	l, err := linkOf(k.h, k.known, index)
@@ -221,17 +222,17 @@ func (k *keyLook) first(index int) (there bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	d := ownDevice{index: index, addressing: addressingOf(addrs), routed: k.sides.routed(index)}
-	if leadsToPod(l) && d.addressing < inSubnet {
-		d.wayOut, err = k.defaultBy(l)
+	d := ownDevice{index: index, addrScope: addrScopeOf(addrs), routed: k.roles.Routed(index)}
+	if leadsToPod(l) && d.addrScope < inSubnet {
+		d.deviceRoutes, err = k.defaultBy(l)
 	} else {
-		d.wayOut, err = k.routesBy(index)
+		d.deviceRoutes, err = k.routesBy(index)
 	}
 	if err != nil {
 		return true, err
 	}
-	k.addClient(l, k.sides.routed, d.addressing, d.wayOut)
-	if !ofPods(l, d.addressing, d.wayOut) {
+	k.addClient(l, k.roles.Routed, d.addrScope, d.deviceRoutes)
+	if !ofPods(l, d.addrScope, d.deviceRoutes) {
 		k.keep(d)
 	}
 	return true, nil
@@ -239,7 +240,7 @@ func (k *keyLook) first(index int) (there bool, err error) {
 
 // others asks for the addresses that the map has and that were not seen on the node's own devices: those of pods' gateways. Many
 // devices have one address, and it stays until the last of them goes.
-func (k *keyLook) others(before *memory, addrs map[netip.Addr]uint32) error {
+func (k *byKey) others(before *Memory, addrs map[netip.Addr]uint32) error {
 	var left []netip.Addr
 	for a := range addrs {
 		if !k.seen[a] {
@@ -266,7 +267,7 @@ func (k *keyLook) others(before *memory, addrs map[netip.Addr]uint32) error {
 }
 
 // other looks for a on the device that had it, then on the one by which the kernel delivers it.
-func (k *keyLook) other(a netip.Addr, had int) error {
+func (k *byKey) other(a netip.Addr, had int) error {
 	if !k.m.has(had) {
 		if _, err := k.addrsOf(had); err != nil || k.seen[a] {
 			return err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package loader
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/flows"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
+	"github.com/sluice-cni/sluice/loader/internal/uplinks"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/maps/endpoint"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
@@ -32,42 +33,42 @@ const (
 
 // Sync brings the node's addresses, uplinks and reserved ports up to date with the kernel's tables. What is right is only
 // read, not written.
-func (node Node) Sync(ctx context.Context) error {
-	unlock, err := node.Writer(ctx)
+func (d *Datapath) Sync(ctx context.Context) error {
+	unlock, err := d.tree.Writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	a := attach.NewAttacher(node.Tree, "")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
-	return node.SyncLocked(ctx, a)
+	return d.syncLocked(ctx, a)
 }
 
-// RecentlySynced reports whether another verb has looked at the node just now. The file's time tells: every look touches it.
-func (node Node) RecentlySynced() bool {
-	st, err := os.Stat(node.Paths.Reserved)
+// recentlySynced reports whether another verb has looked at the node just now. The file's time tells: every look touches it.
+func (d *Datapath) recentlySynced() bool {
+	st, err := os.Stat(d.tree.Paths.Reserved)
 	if err != nil {
 		return false
 	}
 	age := time.Since(st.ModTime())
-	return age >= 0 && age < node.NodeScanTTL
+	return age >= 0 && age < d.tree.NodeScanTTL
 }
 
-// Knows reports whether another verb has looked just now and has seen an endpoint's devices, should they be fresh: the gateways
+// nodeKnows reports whether another verb has looked just now and has seen an endpoint's devices, should they be fresh: the gateways
 // stand for the node, none of the devices is taken for an uplink, and the uplinks have the addresses that they had then.
-func (node Node) Knows(a *attach.Attacher, devices []int, gateways []rtnl.Addr, fresh bool) (bool, error) {
-	if !node.RecentlySynced() {
+func (d *Datapath) nodeKnows(a *attach.Attacher, devices []int, gateways []rtnl.Addr, fresh bool) (bool, error) {
+	if !d.recentlySynced() {
 		return false, nil
 	}
 	if !fresh {
 		return true, nil
 	}
-	addrs, uplinks, err := node.knownNode()
+	addrs, ups, err := d.knownNode()
 	if err != nil {
 		return false, err
 	}
 	for _, index := range devices {
-		if _, is := uplinks[uint32(index)]; is {
+		if _, is := ups[uint32(index)]; is {
 			return false, nil
 		}
 	}
@@ -76,40 +77,40 @@ func (node Node) Knows(a *attach.Attacher, devices []int, gateways []rtnl.Addr, 
 			return false, nil
 		}
 	}
-	return sameUplinks(a, addrs, uplinks)
+	return sameUplinks(a, addrs, ups)
 }
 
 // knownNode returns what the maps say of the node: its addresses, each with its device, and its uplinks.
-func (node Node) knownNode() (map[netip.Addr]uint32, map[uint32]endpoint.Sources, error) {
-	addrs, err := node.hostAddrs()
+func (d *Datapath) knownNode() (map[netip.Addr]uint32, map[uint32]endpoint.Sources, error) {
+	addrs, err := d.hostAddrs()
 	if err != nil {
 		return nil, nil, err
 	}
-	um, err := node.Pinned(pintree.MapUplinks)
+	um, err := d.tree.Pinned(pintree.MapUplinks)
 	if err != nil {
 		return nil, nil, err
 	}
-	uplinks, err := endpoint.NewUplinks(um).All()
+	known, err := endpoint.NewUplinks(um).All()
 	if err != nil {
-		return nil, nil, fmt.Errorf("uplinks: %w", err)
+		return nil, nil, fmt.Errorf("known: %w", err)
 	}
-	return addrs, uplinks, nil
+	return addrs, known, nil
 }
 
 // sameUplinks reports whether the uplinks have just the addresses that are known of them. The kernel picks those of a device,
 // so that it does not matter how many others there are.
-func sameUplinks(a *attach.Attacher, addrs map[netip.Addr]uint32, uplinks map[uint32]endpoint.Sources) (bool, error) {
+func sameUplinks(a *attach.Attacher, addrs map[netip.Addr]uint32, known map[uint32]endpoint.Sources) (bool, error) {
 	h, err := a.Netlink()
 	if err != nil {
 		return false, err
 	}
 	left := make(map[netip.Addr]bool)
 	for addr, index := range addrs {
-		if _, ok := uplinks[index]; ok {
+		if _, ok := known[index]; ok {
 			left[addr] = true
 		}
 	}
-	for index, src := range uplinks {
+	for index, src := range known {
 		has, err := h.AddrsOf(int(index), rtnl.FamilyAll)
 		if errors.Is(err, rtnl.ErrNotFound) {
 			return false, nil
@@ -117,12 +118,12 @@ func sameUplinks(a *attach.Attacher, addrs map[netip.Addr]uint32, uplinks map[ui
 		if err != nil {
 			return false, fmt.Errorf("addresses of uplink %d: %w", index, err)
 		}
-		has = OnlyTheNodes(has)
-		if !sameSources(Sources(has, int(index)), src, addrs, index) {
+		has = uplinks.FilterNodeAddrs(has)
+		if !sameSources(uplinks.Sources(has, int(index)), src, addrs, index) {
 			return false, nil
 		}
 		for _, h := range has {
-			if _, known := addrs[h.Prefix.Addr()]; !known {
+			if _, has := addrs[h.Prefix.Addr()]; !has {
 				return false, nil
 			}
 			delete(left, h.Prefix.Addr())
@@ -140,27 +141,20 @@ func sameSources(now, had endpoint.Sources, addrs map[netip.Addr]uint32, index u
 	return same(now.V4, had.V4) && same(now.V6, had.V6)
 }
 
-// SyncLocked is Sync under the writers' lock.
-func (node Node) SyncLocked(ctx context.Context, a *attach.Attacher) error {
-	return node.lookAndWrite(ctx, a, 0, func(*rtnl.Handle, sides, *memory, map[netip.Addr]uint32) (*view, *memory, error) {
-		return nil, nil, errWhole
-	})
+// syncLocked is Sync under the writers' lock.
+func (d *Datapath) syncLocked(ctx context.Context, a *attach.Attacher) error {
+	return d.syncNode(ctx, a, false, 0, nil)
 }
 
-// SyncPod does for an endpoint what SyncLocked does, at a cost that does not grow with the pods of the node: it looks at the node's
+// syncPod does for an endpoint what SyncLocked does, at a cost that does not grow with the pods of the node: it looks at the node's
 // own devices, at those that came since the last look, and at devices. fresh is the host veth if it was just made, else 0. Without
 // a last look that it can begin with, it is SyncLocked.
-func (node Node) SyncPod(ctx context.Context, a *attach.Attacher, fresh int, devices ...int) error {
-	return node.lookAndWrite(ctx, a, fresh, func(h *rtnl.Handle, s sides, before *memory, have map[netip.Addr]uint32) (*view, *memory, error) {
-		if before == nil {
-			return nil, nil, errWhole
-		}
-		return lookByKey(h, node.Config.Uplinks, s, before, have, fresh, devices)
-	})
+func (d *Datapath) syncPod(ctx context.Context, a *attach.Attacher, fresh int, devices ...int) error {
+	return d.syncNode(ctx, a, true, fresh, devices)
 }
 
-// lookAndWrite writes what look has found into the maps. Where that gives up, a full look follows.
-func (node Node) lookAndWrite(ctx context.Context, a *attach.Attacher, fresh int, look func(*rtnl.Handle, sides, *memory, map[netip.Addr]uint32) (*view, *memory, error)) error {
+// syncNode writes what a look at the node has found into the maps: a look by key, or a full one where that gives up.
+func (d *Datapath) syncNode(ctx context.Context, a *attach.Attacher, byKey bool, fresh int, devices []int) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -168,75 +162,78 @@ func (node Node) lookAndWrite(ctx context.Context, a *attach.Attacher, fresh int
 	if err != nil {
 		return err
 	}
-	sides, err := node.sides()
+	roles, err := d.roles()
 	if err != nil {
 		return err
 	}
-	have, uplinks, err := node.knownNode()
+	addrs, known, err := d.knownNode()
 	if err != nil {
 		return err
 	}
-	before := node.recall()
-	v, m, err := look(h, sides, before, have)
-	full := errors.Is(err, errWhole)
+	var n *uplinks.Snapshot
+	var m *uplinks.Memory
+	before := d.readMemory()
+	full := !byKey || before == nil
+	if !full {
+		n, m, err = uplinks.ReadByKey(h, d.tree.Config.Uplinks, roles, before, addrs, fresh, devices)
+		full = errors.Is(err, uplinks.ErrNeedFull)
+	}
 	if full {
-		v, m, err = fullLook(h, node.Config.Uplinks, sides, before, fresh)
+		n, m, err = uplinks.Read(h, d.tree.Config.Uplinks, roles, before, fresh)
 	}
 	if err != nil {
 		return err
 	}
-	n, err := v.node(sides.pods)
-	if err != nil {
-		return err
+	for _, name := range n.Missing {
+		d.tree.Log.Warn("configured uplink does not exist", log.String("device", name))
 	}
-	for _, name := range n.missing {
-		node.Log.Warn("configured uplink does not exist", log.String("device", name))
-	}
-	gone, err := node.writeHostAddrs(have, n.addrs)
-	if err := errors.Join(err, node.writeUplinks(a, n, uplinks), node.writeTunnelPorts(v, full), flows.New(node.Tree).ForgetSources(gone), node.writeKeptPorts()); err != nil {
+	gone, err := d.writeHostAddrs(addrs, n.Addrs)
+	if err := errors.Join(err, d.writeUplinks(a, n, known), d.writeTunnelPorts(n.TunnelPorts, full), flows.New(d.tree).ForgetSources(gone), d.writeKeptPorts()); err != nil {
 		if full { // the maps may have what the file of the last look does not lead to
-			err = errors.Join(err, node.forget())
+			err = errors.Join(err, d.dropMemory())
 		}
 		return err
 	}
 	if full {
-		err = denylist.New(node.Tree).Sync(a, n.uplinks)
+		err = denylist.New(d.tree).Sync(a, n.Uplinks)
 	} else {
-		err = denylist.New(node.Tree).SyncKnown(a, n.uplinks, slices.Collect(maps.Keys(uplinks)))
+		err = denylist.New(d.tree).SyncKnown(a, n.Uplinks, slices.Collect(maps.Keys(known)))
 	}
 	if err != nil {
-		node.Log.Warn("the denylist is not in force everywhere", log.Error(err))
+		d.tree.Log.Warn("the denylist is not in force everywhere", log.Error(err))
 	}
-	node.writeClients(a, v, n)
-	if err := node.remember(m); err != nil {
+	for _, l := range n.Clients {
+		d.attachClients(a, l)
+	}
+	if err := d.writeMemory(m); err != nil {
 		return err
 	}
 	now := time.Now()
-	if err := os.Chtimes(node.Paths.Reserved, now, now); node.CheckWritable() == nil {
+	if err := os.Chtimes(d.tree.Paths.Reserved, now, now); d.tree.CheckWritable() == nil {
 		return err
 	}
 	return nil // the next verb looks again
 }
 
-// sides returns what tells the devices on the pods' side: the host veths, by their counters, and the devices packets are routed
+// roles returns what tells the devices on the pods' side: the host veths, by their counters, and the devices packets are routed
 // from, by their marks. The latter outlive their pods: a bridge that is empty for a moment does not become an uplink.
-func (node Node) sides() (sides, error) {
-	eps, err := node.EndpointMaps()
+func (d *Datapath) roles() (uplinks.Roles, error) {
+	eps, err := d.tree.EndpointMaps()
 	if err != nil {
-		return sides{}, err
+		return uplinks.Roles{}, err
 	}
-	return sides{
-		hostVeth: func(index int) bool {
+	return uplinks.Roles{
+		HostVeth: func(index int) bool {
 			has, err := eps.Stats.Has(uint32(index))
 			return has && err == nil
 		},
-		routed: func(index int) bool { return pintree.Exists(node.Paths.RoutedMark(index)) },
+		Routed: func(index int) bool { return pintree.Exists(d.tree.Paths.RoutedMark(index)) },
 	}, nil
 }
 
-// MarkPodSide remembers that packets of pods are routed from index.
-func (node Node) MarkPodSide(index int) error {
-	mark := node.Paths.RoutedMark(index)
+// markPodSide remembers that packets of pods are routed from index.
+func (d *Datapath) markPodSide(index int) error {
+	mark := d.tree.Paths.RoutedMark(index)
 	if pintree.Exists(mark) {
 		return nil
 	}
@@ -247,8 +244,8 @@ func (node Node) MarkPodSide(index int) error {
 }
 
 // hostAddrs returns the node's addresses as the map has them.
-func (node Node) hostAddrs() (map[netip.Addr]uint32, error) {
-	raw, err := node.Pinned(pintree.MapNodeAddrs)
+func (d *Datapath) hostAddrs() (map[netip.Addr]uint32, error) {
+	raw, err := d.tree.Pinned(pintree.MapNodeAddrs)
 	if err != nil {
 		return nil, err
 	}
@@ -261,8 +258,8 @@ func (node Node) hostAddrs() (map[netip.Addr]uint32, error) {
 
 // writeHostAddrs makes want the set of the node's addresses, which are have: new ones first, so that none is missing at any moment.
 // It returns those that have gone.
-func (node Node) writeHostAddrs(have, want map[netip.Addr]uint32) (gone []netip.Addr, err error) {
-	raw, err := node.Pinned(pintree.MapNodeAddrs)
+func (d *Datapath) writeHostAddrs(have, want map[netip.Addr]uint32) (gone []netip.Addr, err error) {
+	raw, err := d.tree.Pinned(pintree.MapNodeAddrs)
 	if err != nil {
 		return nil, err
 	}
@@ -290,18 +287,18 @@ func (node Node) writeHostAddrs(have, want map[netip.Addr]uint32) (gone []netip.
 // writeUplinks makes those of n the set of uplinks, which are have, in the map and on the devices. A program hangs on a device only while the map
 // has it: the entry comes first and goes last. A spare uplink with the ingress qdisc of another program, where only clsact
 // could take the programs, is left out: pods lose less than by an ADD that fails. The qdisc is not touched.
-func (node Node) writeUplinks(a *attach.Attacher, n *node, have map[uint32]endpoint.Sources) error {
-	want := n.uplinks
-	raw, err := node.Pinned(pintree.MapUplinks)
+func (d *Datapath) writeUplinks(a *attach.Attacher, n *uplinks.Snapshot, have map[uint32]endpoint.Sources) error {
+	want := n.Uplinks
+	raw, err := d.tree.Pinned(pintree.MapUplinks)
 	if err != nil {
 		return err
 	}
 	m := endpoint.NewUplinks(raw)
 	var errs []error
 	for index, src := range want {
-		err := node.putUplink(a, m, have, index, src)
-		if n.spare[index] && errors.Is(err, attach.ErrNoEgress) {
-			node.Log.Warn("uplink left out: hostPorts and masquerade do not work by it", log.Int("ifindex", index), log.Error(err))
+		err := d.putUplink(a, m, have, index, src)
+		if n.Spare[index] && errors.Is(err, attach.ErrNoEgress) {
+			d.tree.Log.Warn("uplink left out: hostPorts and masquerade do not work by it", log.Int("ifindex", index), log.Error(err))
 			err = m.Delete(uint32(index))
 		}
 		errs = append(errs, err)
@@ -318,22 +315,16 @@ func (node Node) writeUplinks(a *attach.Attacher, n *node, have map[uint32]endpo
 			continue
 		}
 		errs = append(errs, m.Delete(index))
-		node.Log.Info("uplink released", log.Uint32("ifindex", index))
+		d.tree.Log.Info("uplink released", log.Uint32("ifindex", index))
 	}
 	return errors.Join(errs...)
 }
 
 // writeTunnelPorts brings the ports of VXLAN devices into the map. A look that was not full knows nothing of devices that have gone.
-func (node Node) writeTunnelPorts(v *view, full bool) error {
-	raw, err := node.Pinned(pintree.MapTunnelPorts)
+func (d *Datapath) writeTunnelPorts(ports map[uint32]uint16, full bool) error {
+	raw, err := d.tree.Pinned(pintree.MapTunnelPorts)
 	if err != nil {
 		return err
-	}
-	ports := make(map[uint32]uint16)
-	for index, l := range v.known {
-		if l.TunnelPort != 0 {
-			ports[uint32(index)] = l.TunnelPort
-		}
 	}
 	m := endpoint.NewTunnelPorts(raw)
 	put := m.Add
@@ -346,7 +337,7 @@ func (node Node) writeTunnelPorts(v *view, full bool) error {
 	return nil
 }
 
-func (node Node) putUplink(a *attach.Attacher, m endpoint.Uplinks, have map[uint32]endpoint.Sources, index int, src endpoint.Sources) error {
+func (d *Datapath) putUplink(a *attach.Attacher, m endpoint.Uplinks, have map[uint32]endpoint.Sources, index int, src endpoint.Sources) error {
 	old, had := have[uint32(index)]
 	if !had || old != src {
 		if err := m.Put(uint32(index), src); err != nil {
@@ -366,41 +357,41 @@ func (node Node) putUplink(a *attach.Attacher, m endpoint.Uplinks, have map[uint
 	if err != nil {
 		return fmt.Errorf("uplink %d: %w", index, err)
 	}
-	node.Log.Info("uplink attached", log.Int("ifindex", index))
+	d.tree.Log.Info("uplink attached", log.Int("ifindex", index))
 	return nil
 }
 
 // writeKeptPorts brings the reserved ports into the map. Reading the whole map back costs more than everything else here, so
 // the text that was written last is kept beside the decision.
-func (node Node) writeKeptPorts() error {
-	reserved, err := node.Sysctl(reservedPortsName)
+func (d *Datapath) writeKeptPorts() error {
+	reserved, err := d.tree.Sysctl(reservedPortsName)
 	if err != nil {
 		return err
 	}
-	if last, err := os.ReadFile(node.Paths.Reserved); err == nil && string(last) == reserved {
+	if last, err := os.ReadFile(d.tree.Paths.Reserved); err == nil && string(last) == reserved {
 		return nil
 	}
 	want, err := hostport.ParseReserved(reserved)
 	if err != nil {
 		return fmt.Errorf("sysctl %s: %w", reservedPortsKey, err)
 	}
-	raw, err := node.Pinned(pintree.MapReservedPorts)
+	raw, err := d.tree.Pinned(pintree.MapReservedPorts)
 	if err != nil {
 		return err
 	}
 	if _, err := hostport.NewReservedPorts(raw).Replace(want); err != nil {
 		return fmt.Errorf("reserved ports: %w", err)
 	}
-	if err := pintree.WriteFile(node.Paths.Reserved, []byte(reserved)); err != nil && !errors.Is(err, unix.EROFS) { // the next one compares again
+	if err := pintree.WriteFile(d.tree.Paths.Reserved, []byte(reserved)); err != nil && !errors.Is(err, unix.EROFS) { // the next one compares again
 		return fmt.Errorf("remember reserved ports: %w", err)
 	}
 	return nil
 }
 
-// CheckUplinks looks whether the uplinks that are known still have their programs, and their addresses stand for the node. An
+// checkUplinks looks whether the uplinks that are known still have their programs, and their addresses stand for the node. An
 // address or a device that has come since the last ADD is no difference: the next verb takes it in.
-func (node Node) CheckUplinks(a *attach.Attacher) error {
-	addrs, uplinks, err := node.knownNode()
+func (d *Datapath) checkUplinks(a *attach.Attacher) error {
+	addrs, known, err := d.knownNode()
 	if err != nil {
 		return err
 	}
@@ -409,7 +400,7 @@ func (node Node) CheckUplinks(a *attach.Attacher) error {
 		return err
 	}
 	var errs []error
-	for index, src := range uplinks {
+	for index, src := range known {
 		l, err := h.LinkByIndex(int(index))
 		if errors.Is(err, rtnl.ErrNotFound) {
 			continue
