@@ -4,11 +4,9 @@ package loader
 
 import (
 	"context"
-	"iter"
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader/internal/denylist"
-	"github.com/sluice-cni/sluice/loader/internal/flows"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/loadapi"
@@ -42,24 +40,6 @@ func (d *Datapath) Deny(ctx context.Context) (*DenyStatus, error) {
 // what to do where this build, or the configuration that there is now, is not theirs.
 func (d *Datapath) LoadRequest(_ context.Context) (loadapi.LoadRequest, error) {
 	return programs.New(d.tree).InForce()
-}
-
-// Flows returns the connections that f matches, while the datapath goes on changing them: one may be seen twice or not at all
-// when it moves during the walk. An error ends the sequence.
-func (d *Datapath) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
-	return flows.New(d.tree).Flows(ctx, f)
-}
-
-// RelearnFlows makes the connections that match learn their way anew, by the stack and under the policy there is now. They go on:
-// translations stay. It returns how many there were.
-func (d *Datapath) RelearnFlows(ctx context.Context, match func(Flow) bool) (int, error) {
-	return flows.New(d.tree).RelearnFlows(ctx, match)
-}
-
-// FlushFlows removes the connections that match, and their translations. What they go on sending opens a connection where that
-// is allowed, perhaps by another port; TCP ends where it is not. It returns how many there were.
-func (d *Datapath) FlushFlows(ctx context.Context, match func(Flow) bool) (int, error) {
-	return flows.New(d.tree).FlushFlows(ctx, match)
 }
 
 // InPrivateMountNS reports whether the calling thread is in a mount namespace apart from the machine's, as far as can be seen.

@@ -16,7 +16,6 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/denylist"
-	"github.com/sluice-cni/sluice/loader/internal/flows"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/uplinks"
@@ -188,7 +187,7 @@ func (d *Datapath) syncNode(ctx context.Context, a *attach.Attacher, byKey bool,
 		d.tree.Log.Warn("configured uplink does not exist", log.String("device", name))
 	}
 	gone, err := d.writeHostAddrs(addrs, n.Addrs)
-	if err := errors.Join(err, d.writeUplinks(a, n, known), d.writeTunnelPorts(n.TunnelPorts, full), flows.New(d.tree).ForgetSources(gone), d.writeKeptPorts()); err != nil {
+	if err := errors.Join(err, d.writeUplinks(a, n, known), d.writeTunnelPorts(n.TunnelPorts, full), d.forgetSources(gone), d.writeKeptPorts()); err != nil {
 		if full { // the maps may have what the file of the last look does not lead to
 			err = errors.Join(err, d.dropMemory())
 		}

@@ -5,7 +5,6 @@ package loader
 import (
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/denylist"
-	"github.com/sluice-cni/sluice/loader/internal/flows"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/internal/uplinks"
@@ -50,12 +49,6 @@ type DenyDevice = denylist.DenyDevice
 
 // SkippedDevice is a device that would be an uplink but is not handled.
 type SkippedDevice = uplinks.SkippedDevice
-
-// Flow is one connection through the datapath.
-type Flow = flows.Flow
-
-// FlowFilter narrows Flows. Zero fields match everything.
-type FlowFilter = flows.FlowFilter
 
 // LocalStatus says whether and how the node's own processes reach published ports.
 type LocalStatus = attach.LocalStatus

@@ -60,8 +60,6 @@ var rooms = []room{
 		"makes sets of programs; what attaches them lies above"},
 	{"loader/internal/attach", []string{"loader/internal/hook", "loader/internal/pintree", "loader/internal/programs", "pkg/bpfsys", "pkg/log", "pkg/netns", "pkg/nodeconf", "pkg/rtnl"},
 		"hangs programs up; which device gets what is decided above"},
-	{"loader/internal/flows", []string{"loader/internal/pintree", "pkg/maps/conntrack", "pkg/rtnl"},
-		"writes the conntrack maps; attaches nothing"},
 	{"loader/internal/uplinks", []string{"pkg/maps/endpoint", "pkg/rtnl"}, "reads the node's network; knows no map and writes nothing"},
 	{"loader/internal/denylist", []string{"loader/internal/attach", "loader/internal/hook", "loader/internal/pintree", "loader/internal/programs", "pkg/maps/denylist", "pkg/maps/endpoint", "pkg/rtnl"},
 		"is told which devices are uplinks"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package flows
+package loader
 
 import (
 	"context"
@@ -16,11 +16,11 @@ import (
 
 // Flows returns the connections that f matches, while the datapath goes on changing them: one may be seen twice or not at all
 // when it moves during the walk. An error ends the sequence.
-func (t Table) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
+func (d *Datapath) Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error] {
 	return func(yield func(Flow, error) bool) {
 		now, nf := conntrack.Now(), newNetfilter()
 		for _, name := range []string{pintree.MapConntrack, pintree.MapConntrackUnassured} {
-			m, err := t.Pinned(name)
+			m, err := d.tree.Pinned(name)
 			if err != nil {
 				yield(Flow{}, err)
 				return
