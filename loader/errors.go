@@ -3,7 +3,6 @@
 package loader
 
 import (
-	"github.com/sluice-cni/sluice/loader/internal/denylist"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/loadapi"
 )
@@ -30,7 +29,4 @@ var (
 	ErrConflict = pintree.ErrConflict
 	// ErrNoDevice says that a device does not exist (any more).
 	ErrNoDevice = pintree.ErrNoDevice
-
-	// ErrNotDenied says that a network is not in the denylist.
-	ErrNotDenied = denylist.ErrNotDenied
 )

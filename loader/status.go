@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
-	"github.com/sluice-cni/sluice/loader/internal/denylist"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
@@ -128,7 +127,7 @@ func (d *Datapath) programStatus(s *Status, h *rtnl.Handle) error {
 			return err
 		}
 		last := &s.Devices[len(s.Devices)-1]
-		if p, ok := denylist.New(d.tree).XdpStatus(h, index, ids); ok {
+		if p, ok := d.xdpStatus(h, index, ids); ok {
 			last.Programs = append(last.Programs, p)
 		}
 	}

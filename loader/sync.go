@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
-	"github.com/sluice-cni/sluice/loader/internal/denylist"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/uplinks"
@@ -194,9 +193,9 @@ func (d *Datapath) syncNode(ctx context.Context, a *attach.Attacher, byKey bool,
 		return err
 	}
 	if full {
-		err = denylist.New(d.tree).Sync(a, n.Uplinks)
+		err = d.syncDenylist(a, n.Uplinks)
 	} else {
-		err = denylist.New(d.tree).SyncKnown(a, n.Uplinks, slices.Collect(maps.Keys(known)))
+		err = d.syncDenylistKnown(a, n.Uplinks, slices.Collect(maps.Keys(known)))
 	}
 	if err != nil {
 		d.tree.Log.Warn("the denylist is not in force everywhere", log.Error(err))

@@ -4,7 +4,6 @@ package loader
 
 import (
 	"github.com/sluice-cni/sluice/loader/internal/attach"
-	"github.com/sluice-cni/sluice/loader/internal/denylist"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/loader/internal/uplinks"
@@ -37,15 +36,6 @@ type AttachModes = programs.AttachModes
 
 // ConfigStatus is the configuration in force.
 type ConfigStatus = programs.ConfigStatus
-
-// DenyStatus is the denylist and where it is in force.
-type DenyStatus = denylist.DenyStatus
-
-// DenyEntry is a network that nothing may come from.
-type DenyEntry = denylist.DenyEntry
-
-// DenyDevice is an uplink.
-type DenyDevice = denylist.DenyDevice
 
 // SkippedDevice is a device that would be an uplink but is not handled.
 type SkippedDevice = uplinks.SkippedDevice

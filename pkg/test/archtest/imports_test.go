@@ -61,8 +61,6 @@ var rooms = []room{
 	{"loader/internal/attach", []string{"loader/internal/hook", "loader/internal/pintree", "loader/internal/programs", "pkg/bpfsys", "pkg/log", "pkg/netns", "pkg/nodeconf", "pkg/rtnl"},
 		"hangs programs up; which device gets what is decided above"},
 	{"loader/internal/uplinks", []string{"pkg/maps/endpoint", "pkg/rtnl"}, "reads the node's network; knows no map and writes nothing"},
-	{"loader/internal/denylist", []string{"loader/internal/attach", "loader/internal/hook", "loader/internal/pintree", "loader/internal/programs", "pkg/maps/denylist", "pkg/maps/endpoint", "pkg/rtnl"},
-		"is told which devices are uplinks"},
 	{"loader", []string{"loader/internal/", "loader/loadapi", "pkg/attachments", "pkg/bpfgen", "pkg/bpfsys", "pkg/log", "pkg/maps/", "pkg/netns", "pkg/nodeconf", "pkg/policy", "pkg/rollback", "pkg/rtnl"},
 		"the datapath; it returns sentinel errors and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package denylist
+package loader
 
 import (
 	"cmp"
@@ -44,16 +44,16 @@ type DenyDevice struct {
 	Why     string `json:"why,omitempty"` // the list is not in force here
 }
 
-func (dl List) list() (denylist.Map, error) {
-	m, err := dl.Pinned(pintree.MapDenylist)
+func (d *Datapath) denylistMap() (denylist.Map, error) {
+	m, err := d.tree.Pinned(pintree.MapDenylist)
 	return denylist.New(m), err
 }
 
-// Add adds networks to the denylist, and attaches its program to the uplinks if the list was empty. One that is there is no
+// DenyAdd adds networks to the denylist, and attaches its program to the uplinks if the list was empty. One that is there is no
 // error. An uplink with another owner's XDP program is left as it is: the error wraps ErrConflict, the list is in force on the
 // others.
-func (dl List) Add(ctx context.Context, networks []netip.Prefix, sync syncer) error {
-	return dl.change(ctx, sync, func(m denylist.Map) error {
+func (d *Datapath) DenyAdd(ctx context.Context, networks []netip.Prefix) error {
+	return d.changeDenylist(ctx, func(m denylist.Map) error {
 		err := m.Add(networks...)
 		if errors.Is(err, unix.ENOSPC) {
 			return fmt.Errorf("%w: no room in the denylist, whose size is fixed, for %w and what came after it", pintree.ErrFull, err)
@@ -62,10 +62,10 @@ func (dl List) Add(ctx context.Context, networks []netip.Prefix, sync syncer) er
 	})
 }
 
-// Delete takes networks out of the list, and its program from the uplinks with the last. One that is not there is
+// DenyDelete takes networks out of the list, and its program from the uplinks with the last. One that is not there is
 // an error that wraps ErrNotDenied; the others go.
-func (dl List) Delete(ctx context.Context, networks []netip.Prefix, sync syncer) error {
-	return dl.change(ctx, sync, func(m denylist.Map) error {
+func (d *Datapath) DenyDelete(ctx context.Context, networks []netip.Prefix) error {
+	return d.changeDenylist(ctx, func(m denylist.Map) error {
 		var errs []error
 		for _, p := range networks {
 			was, err := m.Delete(p)
@@ -78,32 +78,29 @@ func (dl List) Delete(ctx context.Context, networks []netip.Prefix, sync syncer)
 	})
 }
 
-// syncer brings uplinks and node addresses up to date, under the writers' lock.
-type syncer func(ctx context.Context, a *attach.Attacher) error
-
-// change changes the list under the writers' lock, and brings the uplinks in line with it whatever came of that.
-func (dl List) change(ctx context.Context, sync syncer, change func(denylist.Map) error) error {
-	unlock, err := dl.Writer(ctx)
+// changeDenylist changes the list under the writers' lock, and brings the uplinks in line with it whatever came of that.
+func (d *Datapath) changeDenylist(ctx context.Context, change func(denylist.Map) error) error {
+	unlock, err := d.tree.Writer(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	m, err := dl.list()
+	m, err := d.denylistMap()
 	if err != nil {
 		return err
 	}
 	err = change(m)
-	a := attach.NewAttacher(dl.Tree, "")
+	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
-	if syncErr := sync(ctx, a); syncErr != nil {
+	if syncErr := d.syncLocked(ctx, a); syncErr != nil {
 		return errors.Join(err, syncErr)
 	}
-	uplinks, upErr := dl.uplinkIndexes()
-	return errors.Join(err, upErr, dl.Sync(a, uplinks))
+	uplinks, upErr := d.uplinkIndexes()
+	return errors.Join(err, upErr, d.syncDenylist(a, uplinks))
 }
 
-func (dl List) uplinkIndexes() (map[int]endpoint.Sources, error) {
-	_, indexes, err := dl.AttachedDevices()
+func (d *Datapath) uplinkIndexes() (map[int]endpoint.Sources, error) {
+	_, indexes, err := d.tree.AttachedDevices()
 	out := make(map[int]endpoint.Sources, len(indexes))
 	for i, bare := range indexes {
 		out[i] = endpoint.Sources{Bare: bare}
@@ -111,29 +108,29 @@ func (dl List) uplinkIndexes() (map[int]endpoint.Sources, error) {
 	return out, err
 }
 
-// Sync makes the uplinks have the program while the list holds something, and nothing else have it.
-func (dl List) Sync(a *attach.Attacher, uplinks map[int]endpoint.Sources) error {
-	pinned, err := attach.New(dl.Tree).XdpPinned()
-	return errors.Join(err, dl.sync(a, uplinks, pinned))
+// syncDenylist makes the uplinks have the program while the list holds something, and nothing else have it.
+func (d *Datapath) syncDenylist(a *attach.Attacher, uplinks map[int]endpoint.Sources) error {
+	pinned, err := attach.New(d.tree).XdpPinned()
+	return errors.Join(err, d.syncDenylistAt(a, uplinks, pinned))
 }
 
-// SyncKnown is Sync where only uplinks and were, the devices that were uplinks before, can have the program. It does not list the pins
+// syncDenylistKnown is Sync where only uplinks and were, the devices that were uplinks before, can have the program. It does not list the pins
 // of links, where a pod may have two.
-func (dl List) SyncKnown(a *attach.Attacher, uplinks map[int]endpoint.Sources, were []uint32) error {
+func (d *Datapath) syncDenylistKnown(a *attach.Attacher, uplinks map[int]endpoint.Sources, were []uint32) error {
 	var pinned []int
 	for index := range uplinks {
 		were = append(were, uint32(index))
 	}
 	for _, dev := range were {
-		if index := int(dev); !slices.Contains(pinned, index) && pintree.Exists(dl.Paths.LinkPin(index, hook.XDP())) {
+		if index := int(dev); !slices.Contains(pinned, index) && pintree.Exists(d.tree.Paths.LinkPin(index, hook.XDP())) {
 			pinned = append(pinned, index)
 		}
 	}
-	return dl.sync(a, uplinks, pinned)
+	return d.syncDenylistAt(a, uplinks, pinned)
 }
 
-func (dl List) sync(a *attach.Attacher, uplinks map[int]endpoint.Sources, pinned []int) error {
-	m, err := dl.list()
+func (d *Datapath) syncDenylistAt(a *attach.Attacher, uplinks map[int]endpoint.Sources, pinned []int) error {
+	m, err := d.denylistMap()
 	if err != nil {
 		return err
 	}
@@ -144,7 +141,7 @@ func (dl List) sync(a *attach.Attacher, uplinks map[int]endpoint.Sources, pinned
 	var errs []error
 	for _, index := range pinned {
 		if _, ok := uplinks[index]; !ok || empty {
-			errs = append(errs, attach.New(dl.Tree).DropLink(index, hook.XDP()))
+			errs = append(errs, attach.New(d.tree).DropLink(index, hook.XDP()))
 		}
 	}
 	if empty {
@@ -152,15 +149,15 @@ func (dl List) sync(a *attach.Attacher, uplinks map[int]endpoint.Sources, pinned
 	}
 	for index, src := range uplinks {
 		if !src.Bare { // there the program on tc looks at the list
-			errs = append(errs, attach.New(dl.Tree).PutXDP(a, index, false))
+			errs = append(errs, attach.New(d.tree).PutXDP(a, index, false))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // Deny returns the denylist and how it is in force on each uplink.
-func (dl List) Deny(_ context.Context) (*DenyStatus, error) {
-	m, err := dl.list()
+func (d *Datapath) Deny(_ context.Context) (*DenyStatus, error) {
+	m, err := d.denylistMap()
 	if err != nil {
 		return nil, err
 	}
@@ -180,11 +177,11 @@ func (dl List) Deny(_ context.Context) (*DenyStatus, error) {
 		return nil, err
 	}
 	defer h.Close()
-	uplinks, err := dl.uplinkIndexes()
+	uplinks, err := d.uplinkIndexes()
 	if err != nil {
 		return nil, err
 	}
-	ids, err := programs.New(dl.Tree).ProgramIDs()
+	ids, err := programs.New(d.tree).ProgramIDs()
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +189,7 @@ func (dl List) Deny(_ context.Context) (*DenyStatus, error) {
 		if src.Bare {
 			continue
 		}
-		if dev, ok := dl.device(h, index, ids, len(list) > 0); ok {
+		if dev, ok := d.denyDevice(h, index, ids, len(list) > 0); ok {
 			s.Devices = append(s.Devices, dev)
 		}
 	}
@@ -200,13 +197,13 @@ func (dl List) Deny(_ context.Context) (*DenyStatus, error) {
 	return s, nil
 }
 
-func (dl List) device(h *rtnl.Handle, index int, ids map[string]uint32, wanted bool) (DenyDevice, bool) {
+func (d *Datapath) denyDevice(h *rtnl.Handle, index int, ids map[string]uint32, wanted bool) (DenyDevice, bool) {
 	l, err := h.LinkByIndex(index)
 	if err != nil {
 		return DenyDevice{}, false
 	}
 	dev := DenyDevice{Ifindex: index, Name: l.Name, Mode: "none"}
-	switch p, ok := dl.XdpStatus(h, index, ids); {
+	switch p, ok := d.xdpStatus(h, index, ids); {
 	case ok && p.ID != 0:
 		dev.Mode = p.How
 	case !wanted:
@@ -218,10 +215,10 @@ func (dl List) device(h *rtnl.Handle, index int, ids map[string]uint32, wanted b
 	return dev, true
 }
 
-// XdpStatus describes our program on an uplink; false when it has none.
-func (dl List) XdpStatus(h *rtnl.Handle, index int, ids map[string]uint32) (attach.ProgramStatus, bool) {
+// xdpStatus describes our program on an uplink; false when it has none.
+func (d *Datapath) xdpStatus(h *rtnl.Handle, index int, ids map[string]uint32) (attach.ProgramStatus, bool) {
 	at := hook.XDP()
-	if !pintree.Exists(dl.Paths.LinkPin(index, at)) {
+	if !pintree.Exists(d.tree.Paths.LinkPin(index, at)) {
 		return attach.ProgramStatus{}, false
 	}
 	p := attach.ProgramStatus{Name: at.Program, Hook: "xdp"}
