@@ -31,7 +31,7 @@ func TestPrivilegedKillWhileOldSetGoes(t *testing.T) {
 			e.uplink()
 			d := e.open()
 			e.ok(d.Enable(e.ctx, e.pod("pod1", "10.1.0.2/16"), FeaturePublish))
-			k, err := programs.New(d.tree).Constants()
+			k, err := programs.ConstantsOf(d.tree)
 			e.ok(err)
 			// The names of sets have no order: this one is found first.
 			old := d.tree.Paths.BuildDir("0000000000000000")
@@ -79,10 +79,10 @@ func TestPrivilegedLoadKilledAndTakenBack(t *testing.T) {
 	o.Config = &changed
 	other, err := newDatapath(o)
 	e.ok(err)
-	k, err := programs.New(other.tree).Constants()
+	k, err := programs.ConstantsOf(other.tree)
 	e.ok(err)
 	fresh := other.tree.Paths.FreshDir(k.Build())
-	e.ok(programs.New(other.tree).LoadFresh(e.ctx, k, nil, fresh))
+	e.ok(programs.LoadFresh(e.ctx, other.tree, k, nil, fresh))
 	e.ok(other.replaceAttached(e.ctx, fresh))
 	e.ok(other.Close())
 

@@ -181,7 +181,7 @@ func (d *Datapath) Deny(_ context.Context) (*DenyStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	ids, err := programs.New(d.tree).ProgramIDs()
+	ids, err := programs.ProgramIDs(d.tree)
 	if err != nil {
 		return nil, err
 	}

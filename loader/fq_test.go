@@ -20,7 +20,7 @@ func TestPrivilegedFQIsRemembered(t *testing.T) {
 	e := newEnv(t)
 	d := e.open()
 	// The agent may not ask, so its load leaves the question open.
-	s, err := programs.New(d.tree).ReadState()
+	s, err := programs.ReadDecision(d.tree)
 	e.ok(err)
 	for i := range s.Probes {
 		if s.Probes[i].Name == programs.ProbeFQ {
@@ -32,7 +32,7 @@ func TestPrivilegedFQIsRemembered(t *testing.T) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
-	e.ok(programs.New(d.tree).WriteState(s))
+	e.ok(programs.WriteDecision(d.tree, s))
 	e.ok(file.Remove(path))
 	has, why := d.HasFQ() // the kernel's answer
 	noted, err := os.ReadFile(path)

@@ -18,7 +18,7 @@ import (
 // load brings this build of the programs into force: for the first time, or in place of another build. The writers' lock is
 // held. Every step can be repeated; the last one that counts is the rename that commits (docs/design/loader/loading.md).
 func (d *Datapath) load(ctx context.Context, k programs.Constants) error {
-	report, err := programs.New(d.tree).Decide(ctx, k)
+	report, err := programs.Decide(ctx, d.tree, k)
 	if err != nil {
 		return err
 	}
@@ -27,7 +27,7 @@ func (d *Datapath) load(ctx context.Context, k programs.Constants) error {
 	}
 	id := k.Build()
 	fresh := d.tree.Paths.FreshDir(id)
-	if err := programs.New(d.tree).LoadFresh(ctx, k, report, fresh); err != nil {
+	if err := programs.LoadFresh(ctx, d.tree, k, report, fresh); err != nil {
 		return err
 	}
 	if err := d.fillAtLoad(k.NoMasq); err != nil {
@@ -43,7 +43,7 @@ func (d *Datapath) load(ctx context.Context, k programs.Constants) error {
 	if err := d.replaceAttached(ctx, fresh); err != nil {
 		return err
 	}
-	if err := programs.New(d.tree).NoteDecision(k, report); err != nil {
+	if err := programs.NoteDecision(d.tree, k, report); err != nil {
 		return err
 	}
 	if err := pintree.Commit(fresh, d.tree.Paths.BuildDir(id)); err != nil {
@@ -55,7 +55,7 @@ func (d *Datapath) load(ctx context.Context, k programs.Constants) error {
 		d.tree.Log.Warn("pins of network namespaces that are gone", log.Error(err))
 	}
 	d.tree.Log.Info("datapath loaded", log.String("build", id), log.String("pins", d.tree.Paths.Dir), log.String("reason", report.Reason()))
-	return programs.New(d.tree).DropOtherBuilds(id)
+	return programs.DropOtherBuilds(d.tree, id)
 }
 
 // fillAtLoad writes what comes from the configuration and so changes only with it.

@@ -33,7 +33,7 @@ func TestPrivilegedKillWhileLoading(t *testing.T) {
 	}
 	d := e.open()
 	e.ok(d.Enable(e.ctx, e.pod("pod1", "10.1.0.2/16"), FeaturePublish))
-	k, err := programs.New(d.tree).Constants()
+	k, err := programs.ConstantsOf(d.tree)
 	e.ok(err)
 	if diff := cmp.Diff([]string{pintree.BuildPrefix + k.Build()}, mustNames(t, d.tree.Paths.Progs())); diff != "" {
 		t.Errorf("seed %d, programs: %s", seed, diff)

@@ -278,20 +278,20 @@ func TestPrivilegedLoadAfterCrash(t *testing.T) {
 			e.ok(m.Close())
 		}},
 		{"programs pinned, not committed", func(e *env, d *Datapath) {
-			k, err := programs.New(d.tree).Constants()
+			k, err := programs.ConstantsOf(d.tree)
 			e.ok(err)
 			e.ok(d.load(e.ctx, k))
 			e.ok(os.Rename(d.tree.Paths.BuildDir(k.Build()), d.tree.Paths.FreshDir(k.Build())))
 			e.ok(os.Remove(filepath.Join(d.tree.Paths.FreshDir(k.Build()), "sl_from_pod")))
 		}},
 		{"committed, decision lost", func(e *env, d *Datapath) {
-			k, err := programs.New(d.tree).Constants()
+			k, err := programs.ConstantsOf(d.tree)
 			e.ok(err)
 			e.ok(d.load(e.ctx, k))
 			e.ok(os.RemoveAll(e.o.RunDir))
 		}},
 		{"old build still there", func(e *env, d *Datapath) {
-			k, err := programs.New(d.tree).Constants()
+			k, err := programs.ConstantsOf(d.tree)
 			e.ok(err)
 			e.ok(d.load(e.ctx, k))
 			e.ok(os.Rename(d.tree.Paths.BuildDir(k.Build()), d.tree.Paths.BuildDir("0123456789abcdef")))
@@ -309,7 +309,7 @@ func TestPrivilegedLoadAfterCrash(t *testing.T) {
 			e.ok(d.Close())
 
 			d = e.open()
-			k, err := programs.New(d.tree).Constants()
+			k, err := programs.ConstantsOf(d.tree)
 			e.ok(err)
 			if diff := cmp.Diff([]string{pintree.BuildPrefix + k.Build()}, mustNames(t, d.tree.Paths.Progs())); diff != "" {
 				t.Errorf("programs: %s", diff)
@@ -362,10 +362,10 @@ func TestPrivilegedRefusalIsRemembered(t *testing.T) {
 			e := newEnv(t)
 			d, err := newDatapath(e.o)
 			e.ok(err)
-			k, err := programs.New(d.tree).Constants()
+			k, err := programs.ConstantsOf(d.tree)
 			e.ok(err)
-			s := &programs.Decision{Backend: programs.BackendNone, Reason: "by the test", Asked: programs.New(d.tree).ProbeKey(k), Probes: slices.Clone(kernelSaidNo)}
-			e.ok(programs.New(d.tree).WriteState(s))
+			s := &programs.Decision{Backend: programs.BackendNone, Reason: "by the test", Asked: programs.ProbeKey(d.tree, k), Probes: slices.Clone(kernelSaidNo)}
+			e.ok(programs.WriteDecision(d.tree, s))
 			tt.change(s)
 			raw, err := json.Marshal(s)
 			e.ok(err)
@@ -386,12 +386,12 @@ func TestPrivilegedRefusalIsWrittenDown(t *testing.T) {
 	e := newEnv(t)
 	d, err := newDatapath(e.o)
 	e.ok(err)
-	k, err := programs.New(d.tree).Constants()
+	k, err := programs.ConstantsOf(d.tree)
 	e.ok(err)
-	if err := programs.New(d.tree).Refuse(k, nil, fmt.Errorf("%w: sl_from_pod", loadapi.ErrRefused)); !errors.Is(err, ErrUnavailable) {
+	if err := programs.Refuse(d.tree, k, nil, fmt.Errorf("%w: sl_from_pod", loadapi.ErrRefused)); !errors.Is(err, ErrUnavailable) {
 		t.Fatalf("got %v", err)
 	}
-	if err := programs.New(d.tree).CachedRefusal(k); !errors.Is(err, ErrUnavailable) || strings.Count(err.Error(), ErrUnavailable.Error()) != 1 {
+	if err := programs.CachedRefusal(d.tree, k); !errors.Is(err, ErrUnavailable) || strings.Count(err.Error(), ErrUnavailable.Error()) != 1 {
 		t.Errorf("remembered as %v", err)
 	}
 }

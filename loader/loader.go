@@ -63,7 +63,7 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 	if err := d.tree.CheckWritable(); err != nil {
 		return nil, err
 	}
-	cfg, err := programs.New(d.tree).Constants()
+	cfg, err := programs.ConstantsOf(d.tree)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func Open(ctx context.Context, o Options) (*Datapath, error) {
 	if foreign == nil && d.tree.Paths.Loaded(cfg.Build()) {
 		return d, nil
 	}
-	if err := programs.New(d.tree).CachedRefusal(cfg); err != nil {
+	if err := programs.CachedRefusal(d.tree, cfg); err != nil {
 		return nil, err
 	}
 	// Root of another user namespace, which sees the owner of nothing, cannot load anyway: netfilter takes over.
@@ -174,5 +174,5 @@ func Survey(ctx context.Context, o Options) (report []Probe, cgroup string, err 
 		return nil, "", err
 	}
 	defer d.Close()
-	return programs.New(d.tree).Survey(ctx)
+	return programs.Survey(ctx, d.tree)
 }

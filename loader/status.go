@@ -29,7 +29,7 @@ import (
 
 // decision is what was decided, the rest of Status empty. ErrNotLoaded: nothing was decided since boot.
 func (d *Datapath) decision() (*Status, error) {
-	st, err := programs.New(d.tree).ReadState()
+	st, err := programs.ReadDecision(d.tree)
 	if err != nil {
 		return nil, fmt.Errorf("%w: no decision: %w", pintree.ErrNotLoaded, err)
 	}
@@ -62,7 +62,7 @@ func (d *Datapath) StatusCounted(ctx context.Context, counted map[string]conntra
 	if s.Endpoints, s.Total, err = d.endpointStatus(); err != nil {
 		return nil, err
 	}
-	if s.Runs, err = programs.New(d.tree).Runs(); err != nil {
+	if s.Runs, err = programs.Runs(d.tree); err != nil {
 		return nil, err
 	}
 	if s.Local, err = attach.New(d.tree).LocalStatus(); err != nil {
@@ -84,7 +84,7 @@ func (d *Datapath) deviceStatus(s *Status, h *rtnl.Handle) error {
 }
 
 func (d *Datapath) programStatus(s *Status, h *rtnl.Handle) error {
-	ids, err := programs.New(d.tree).ProgramIDs()
+	ids, err := programs.ProgramIDs(d.tree)
 	if err != nil {
 		return err
 	}

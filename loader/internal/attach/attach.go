@@ -54,7 +54,7 @@ func (a *Attacher) program(h hook.Hook) (*bpfsys.Program, error) {
 		}
 		a.dir = dir
 	}
-	p, err := programs.New(a.d.Tree).Program(a.dir, h)
+	p, err := programs.Program(a.d.Tree, a.dir, h)
 	if err == nil {
 		a.programs[h.Program] = p
 	}
@@ -388,7 +388,7 @@ func (links Links) CheckPins() error {
 	if ok && links.Paths.Loaded(id) {
 		return nil
 	}
-	k, err := programs.New(links.Tree).Constants()
+	k, err := programs.ConstantsOf(links.Tree)
 	if err != nil {
 		return err
 	}

@@ -39,13 +39,13 @@ type Constants struct {
 	attach    nodeconf.Attach // no constant, but a change means attaching everything anew, as another build does
 }
 
-// Constants returns those of the configuration and of the node's sysctls.
-func (sets Sets) Constants() (Constants, error) {
-	c := sets.Config
+// ConstantsOf returns those of the configuration and of the node's sysctls.
+func ConstantsOf(t *pintree.Tree) (Constants, error) {
+	c := t.Config
 	k := Constants{
 		fastPath:  c.FastPath,
 		relearn:   c.Relearn,
-		liberal:   sets.beLiberal(),
+		liberal:   beLiberal(t),
 		antiSpoof: c.AntiSpoof,
 		admitMark: c.AdmitMark,
 		snat:      c.SNATPorts,
@@ -60,7 +60,7 @@ func (sets Sets) Constants() (Constants, error) {
 		return a.Bits() - b.Bits()
 	})
 	if len(k.snat) == 0 {
-		local, err := sets.Sysctl(portRangeName)
+		local, err := t.Sysctl(portRangeName)
 		if err != nil {
 			return k, err
 		}

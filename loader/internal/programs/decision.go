@@ -36,28 +36,28 @@ const (
 	BackendNone = "none"
 )
 
-// ReadState reads the decision. One of an earlier boot is an error.
-func (sets Sets) ReadState() (*Decision, error) {
-	raw, err := os.ReadFile(sets.Paths.State)
+// ReadDecision reads the decision. One of an earlier boot is an error.
+func ReadDecision(t *pintree.Tree) (*Decision, error) {
+	raw, err := os.ReadFile(t.Paths.State)
 	if err != nil {
 		return nil, err
 	}
 	s := new(Decision)
 	if err := json.Unmarshal(raw, s); err != nil {
-		return nil, fmt.Errorf("%s: %w", sets.Paths.State, err)
+		return nil, fmt.Errorf("%s: %w", t.Paths.State, err)
 	}
 	if s.BootID != nodeid.BootID() {
-		return nil, fmt.Errorf("%s: of an earlier boot", sets.Paths.State)
+		return nil, fmt.Errorf("%s: of an earlier boot", t.Paths.State)
 	}
 	return s, nil
 }
 
-// WriteState replaces the file atomically; the run directory is a tmpfs, so nothing is synced.
-func (sets Sets) WriteState(s *Decision) error {
+// WriteDecision replaces the file atomically; the run directory is a tmpfs, so nothing is synced.
+func WriteDecision(t *pintree.Tree, s *Decision) error {
 	s.Version, s.BootID, s.Decided, s.Kernel = stateVersion, nodeid.BootID(), time.Now().UTC(), bpfsys.KernelRelease()
 	raw, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err
 	}
-	return pintree.WriteFile(sets.Paths.State, append(raw, '\n'))
+	return pintree.WriteFile(t.Paths.State, append(raw, '\n'))
 }

@@ -15,7 +15,7 @@ import (
 
 // The decision is read from a file that may be of another build or damaged. It never stops a process, one of another boot never counts,
 // and what is read is what is written back.
-func FuzzReadState(f *testing.F) {
+func FuzzReadDecision(f *testing.F) {
 	boot := nodeid.BootID()
 	f.Add([]byte(fmt.Sprintf(`{"version":1,"bootID":%q,"backend":"ebpf","build":"0123456789abcdef","probes":[{"name":"tcx links","answer":"yes"}]}`, boot)))
 	f.Add([]byte(fmt.Sprintf(`{"BOOTID":%q,"probes":[{"required":true,"answer":"no"},{}],"config":{"snatPorts":[""]}}`, boot)))
@@ -29,8 +29,8 @@ func FuzzReadState(f *testing.F) {
 		if err := os.WriteFile(path, raw, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		sets := New(&pintree.Tree{Paths: pintree.Paths{State: path}})
-		read, err := sets.ReadState()
+		tree := &pintree.Tree{Paths: pintree.Paths{State: path}}
+		read, err := ReadDecision(tree)
 		if err != nil {
 			return
 		}
@@ -40,10 +40,10 @@ func FuzzReadState(f *testing.F) {
 		probes(read.Probes).missing()
 		_ = probes(read.Probes).Reason()
 		written := *read
-		if err := sets.WriteState(&written); err != nil {
+		if err := WriteDecision(tree, &written); err != nil {
 			t.Fatal(err)
 		}
-		again, err := sets.ReadState()
+		again, err := ReadDecision(tree)
 		if err != nil {
 			t.Fatalf("%q cannot be read back: %v", raw, err)
 		}

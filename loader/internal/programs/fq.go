@@ -20,27 +20,27 @@ const FQModule = "/sys/module/sch_fq"
 //
 // To ask takes a network namespace, a millisecond, and a run of modprobe where there is no module. So the answer is noted, that of the load
 // too. A yes holds until the next boot. A no holds for RefusalAge, or until the module is loaded.
-func (sets Sets) HasFQ() (bool, string) {
-	if st, err := sets.ReadState(); err == nil && probes(st.Probes).yes(ProbeFQ) {
+func HasFQ(t *pintree.Tree) (bool, string) {
+	if st, err := ReadDecision(t); err == nil && probes(st.Probes).yes(ProbeFQ) {
 		return true, ""
 	}
-	if why, ok := sets.notedFQ(); ok {
+	if why, ok := notedFQ(t); ok {
 		return why == "", why
 	}
 	err := askFQ()
 	if err == nil {
-		sets.noteFQ("")
+		noteFQ(t, "")
 		return true, ""
 	}
 	if errors.As(err, new(loadapi.UnsupportedError)) { // else this process may not ask
-		sets.noteFQ(err.Error())
+		noteFQ(t, err.Error())
 	}
 	return false, err.Error()
 }
 
 // notedFQ returns what the last noteFQ wrote, if that still holds.
-func (sets Sets) notedFQ() (why string, ok bool) {
-	raw, err := os.ReadFile(sets.Paths.FQ)
+func notedFQ(t *pintree.Tree) (why string, ok bool) {
+	raw, err := os.ReadFile(t.Paths.FQ)
 	if err != nil {
 		return "", false
 	}
@@ -52,7 +52,7 @@ func (sets Sets) notedFQ() (why string, ok bool) {
 	if why == "" {
 		return "", true
 	}
-	info, err := os.Stat(sets.Paths.FQ)
+	info, err := os.Stat(t.Paths.FQ)
 	if err != nil {
 		return "", false
 	}
@@ -60,8 +60,8 @@ func (sets Sets) notedFQ() (why string, ok bool) {
 }
 
 // noteFQ writes the answer down: empty for yes, else why not. The writers' lock is not held: of two that write at a time both have asked.
-func (sets Sets) noteFQ(why string) {
-	if err := os.WriteFile(sets.Paths.FQ, []byte(nodeid.BootID()+" "+strings.ReplaceAll(why, "\n", " ")+"\n"), 0o644); err != nil { //nolint:gosec // no secret
-		sets.Log.Debug("the next limit asks for sch_fq again", log.Error(err))
+func noteFQ(t *pintree.Tree, why string) {
+	if err := os.WriteFile(t.Paths.FQ, []byte(nodeid.BootID()+" "+strings.ReplaceAll(why, "\n", " ")+"\n"), 0o644); err != nil { //nolint:gosec // no secret
+		t.Log.Debug("the next limit asks for sch_fq again", log.Error(err))
 	}
 }

@@ -42,9 +42,9 @@ func OnDemand(h hook.Hook) []string {
 
 // needed is what a load verifies: what every load does, and what a device has asked for since the node booted.
 // The set in force knows: so an upgrade that the kernel refuses still changes nothing.
-func (sets Sets) needed() []string {
+func needed(t *pintree.Tree) []string {
 	objects := AlwaysLoaded()
-	if dir, err := sets.CommittedDir(); err == nil {
+	if dir, err := t.CommittedDir(); err == nil {
 		for _, h := range hook.All() {
 			if pintree.Exists(filepath.Join(dir, h.Program)) {
 				objects = append(objects, OnDemand(h)...)
@@ -57,21 +57,21 @@ func (sets Sets) needed() []string {
 
 // Program opens the program of h in the set at dir. One that had to wait for its first device is verified and pinned there
 // now, by what was drawn for the set. The writers' lock is held.
-func (sets Sets) Program(dir string, h hook.Hook) (*bpfsys.Program, error) {
+func Program(t *pintree.Tree, dir string, h hook.Hook) (*bpfsys.Program, error) {
 	p, err := pintree.ProgramAt(dir, h.Program)
 	group := OnDemand(h)
 	if group == nil || !errors.Is(err, pintree.ErrNotLoaded) {
 		return p, err
 	}
-	if err := sets.loadInto(dir, group); err != nil {
+	if err := loadInto(t, dir, group); err != nil {
 		return nil, err
 	}
 	return pintree.ProgramAt(dir, h.Program)
 }
 
 // loadInto adds programs to the set at dir. One that is pinned there already, by a load that was killed between two, stays.
-func (sets Sets) loadInto(dir string, objects []string) error {
-	k, err := sets.Constants()
+func loadInto(t *pintree.Tree, dir string, objects []string) error {
+	k, err := ConstantsOf(t)
 	if err != nil {
 		return err
 	}
@@ -84,11 +84,11 @@ func (sets Sets) loadInto(dir string, objects []string) error {
 	}
 	objects = slices.DeleteFunc(slices.Clone(objects), func(name string) bool { return pintree.Exists(filepath.Join(dir, name)) })
 	// Not broken off with the verb: attaching is not, and this is a part of it.
-	if _, err := sets.pin(context.Background(), k, consts, dir, objects); errors.Is(err, loadapi.ErrRefused) {
+	if _, err := pin(context.Background(), t, k, consts, dir, objects); errors.Is(err, loadapi.ErrRefused) {
 		return fmt.Errorf("%w: %w", pintree.ErrUnavailable, err)
 	} else if err != nil {
 		return err
 	}
-	sets.Log.Info("programs added", log.String("pins", dir), log.Any("programs", objects))
+	t.Log.Info("programs added", log.String("pins", dir), log.Any("programs", objects))
 	return nil
 }

@@ -10,14 +10,14 @@ import (
 
 // netnsCookie returns by what programs recognise sockets of the calling thread's network namespace. Programs could ask for it
 // before processes could: on such a kernel a program is asked.
-func (sets Sets) netnsCookie(ctx context.Context) (uint64, error) {
+func netnsCookie(ctx context.Context, t *pintree.Tree) (uint64, error) {
 	cookie, err := pintree.SoNetnsCookie()
 	if err != nil || cookie != 0 {
 		return cookie, err
 	}
-	root, err := sets.CgroupRoot()
+	root, err := t.CgroupRoot()
 	if err != nil || root == "" {
 		return 0, err
 	}
-	return sets.Loader.NetnsCookie(ctx, root)
+	return t.Loader.NetnsCookie(ctx, root)
 }

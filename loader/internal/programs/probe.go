@@ -108,29 +108,29 @@ type question struct {
 
 // Decide asks the kernel. The error wraps ErrUnavailable when a requirement is definitely missing; the answers are then kept
 // for the operator, and for a while for the ADDs that follow (CachedRefusal).
-func (sets Sets) Decide(ctx context.Context, k Constants) (probes, error) {
-	questions, err := sets.questions(ctx)
+func Decide(ctx context.Context, t *pintree.Tree, k Constants) (probes, error) {
+	questions, err := questions(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	report := sets.require(runProbes(questions))
+	report := require(t, runProbes(questions))
 	for _, p := range report {
-		sets.Log.Debug("probe", log.String("name", p.Name), log.String("answer", string(p.Answer)), log.String("reason", p.Reason))
+		t.Log.Debug("probe", log.String("name", p.Name), log.String("answer", string(p.Answer)), log.String("reason", p.Reason))
 	}
 	missing := report.missing()
 	if len(missing) == 0 {
 		return report, nil
 	}
 	err = fmt.Errorf("%w: %s", pintree.ErrUnavailable, report.Reason())
-	if werr := sets.WriteState(&Decision{Backend: BackendNone, Reason: report.Reason(), Asked: sets.ProbeKey(k), Probes: report}); werr != nil {
+	if werr := WriteDecision(t, &Decision{Backend: BackendNone, Reason: report.Reason(), Asked: ProbeKey(t, k), Probes: report}); werr != nil {
 		err = errors.Join(err, fmt.Errorf("write decision: %w", werr))
 	}
 	return report, err
 }
 
 // require makes a requirement of the way of attaching that is configured, or of either when both are missing.
-func (sets Sets) require(report probes) probes {
-	attach := sets.Config.Attach
+func require(t *pintree.Tree, report probes) probes {
+	attach := t.Config.Attach
 	neither := report.no(ProbeTCX) && report.no(probeClsact)
 	for i, p := range report {
 		if neither && p.Name == probeClsact || attach == nodeconf.AttachTCX && p.Name == ProbeTCX || attach == nodeconf.AttachClsact && p.Name == probeClsact {
@@ -165,18 +165,18 @@ func (q question) run() Probe {
 }
 
 // questions are all there are. Those that take a program to ask are asked of the worker here and now.
-func (sets Sets) questions(ctx context.Context) ([]question, error) {
-	answers, err := sets.Loader.Probe(ctx)
+func questions(ctx context.Context, t *pintree.Tree) ([]question, error) {
+	answers, err := t.Loader.Probe(ctx)
 	if err != nil {
 		return nil, err
 	}
 	kernel := func(name string) func() error {
 		return func() error { return answerOf(answers, name) }
 	}
-	b := sets.Paths.BPFFS
+	b := t.Paths.BPFFS
 	return []question{
 		{ProbeCaps, noDatapath, true, AskCapabilities},
-		{ProbeBPFFS, noDatapath, true, func() error { return b.Ensure(sets.RunDir) }},
+		{ProbeBPFFS, noDatapath, true, func() error { return b.Ensure(t.RunDir) }},
 		{ProbeMountNS, "the pins go when this mount namespace goes, and nobody outside sees them", false, b.AskLasting},
 		{probeSchedCLS, noDatapath, true, kernel(probeSchedCLS)},
 		{probeLRU, noDatapath, true, kernel(probeLRU)},
@@ -213,8 +213,8 @@ func answerOf(answers []loadapi.ProbeResult, name string) error {
 }
 
 // modes says by what programs will hang on devices.
-func (sets Sets) modes(report probes) AttachModes {
-	switch sets.Config.Attach {
+func modes(t *pintree.Tree, report probes) AttachModes {
+	switch t.Config.Attach {
 	case nodeconf.AttachTCX:
 		return AttachModes{Uplinks: hook.HowTCX, Pods: hook.HowTCX}
 	case nodeconf.AttachClsact:

@@ -24,15 +24,15 @@ func believed(then time.Time) bool {
 // CachedRefusal returns the no that was written down a short while ago for the same question, nil if there is none: every ADD of a
 // node without eBPF would load and drop programs only to hear it again. What depends on the process or on mounts, and costs
 // nothing, is asked anew.
-func (sets Sets) CachedRefusal(k Constants) error {
-	s, err := sets.ReadState()
-	if err != nil || s.Backend != BackendNone || s.Kernel != bpfsys.KernelRelease() || s.Asked != sets.ProbeKey(k) {
+func CachedRefusal(t *pintree.Tree, k Constants) error {
+	s, err := ReadDecision(t)
+	if err != nil || s.Backend != BackendNone || s.Kernel != bpfsys.KernelRelease() || s.Asked != ProbeKey(t, k) {
 		return nil //nolint:nilerr // then it is asked
 	}
 	if !believed(s.Decided) {
 		return nil
 	}
-	again := map[string]func() error{ProbeCaps: AskCapabilities, ProbeBPFFS: func() error { return sets.Paths.BPFFS.Ensure(sets.RunDir) }}
+	again := map[string]func() error{ProbeCaps: AskCapabilities, ProbeBPFFS: func() error { return t.Paths.BPFFS.Ensure(t.RunDir) }}
 	for _, p := range probes(s.Probes).missing() {
 		if ask, ok := again[p.Name]; ok && !errors.As(ask(), new(loadapi.UnsupportedError)) {
 			return nil
@@ -42,6 +42,6 @@ func (sets Sets) CachedRefusal(k Constants) error {
 }
 
 // ProbeKey names what a decision was about: the programs, and what else of the configuration can make the kernel refuse them.
-func (sets Sets) ProbeKey(k Constants) string {
-	return fmt.Sprintf("%s %s %v", k.Build(), sets.Paths.BPFFS.Dir, sets.Config.MapSizes)
+func ProbeKey(t *pintree.Tree, k Constants) string {
+	return fmt.Sprintf("%s %s %v", k.Build(), t.Paths.BPFFS.Dir, t.Config.MapSizes)
 }

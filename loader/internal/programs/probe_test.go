@@ -31,9 +31,9 @@ func TestRequire(t *testing.T) {
 		{nodeconf.AttachClsact, AnswerNo, AnswerYes, 0},
 	}
 	for _, tt := range tests {
-		d := Sets{&pintree.Tree{Config: nodeconf.Default()}}
-		d.Config.Attach = tt.attach
-		if got := d.require(report(tt.tcx, tt.clsact)).missing(); len(got) != tt.missing {
+		tree := &pintree.Tree{Config: nodeconf.Default()}
+		tree.Config.Attach = tt.attach
+		if got := require(tree, report(tt.tcx, tt.clsact)).missing(); len(got) != tt.missing {
 			t.Errorf("%s, tcx %s, clsact %s: missing %v", tt.attach, tt.tcx, tt.clsact, got)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 
+	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -23,8 +24,8 @@ const beLiberalKey = "net/netfilter/nf_conntrack_tcp_be_liberal"
 //
 // The module is loaded if it is not there: a firewall that is started later would load it, and nobody would make it liberal before
 // the next ADD. It costs packets nothing before a rule asks for it.
-func (sets Sets) beLiberal() bool {
-	if sets.Config.FastPath == nodeconf.FastPathOff {
+func beLiberal(t *pintree.Tree) bool {
+	if t.Config.FastPath == nodeconf.FastPathOff {
 		return false
 	}
 	v, err := sysctl.Get(beLiberalKey)
@@ -35,7 +36,7 @@ func (sets Sets) beLiberal() bool {
 		err = sysctl.Set(beLiberalKey, "1")
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the kernel has no conntrack
-		sets.Log.Warn("TCP connections that netfilter tracks keep to the slow path: it would call packets behind the fast path invalid",
+		t.Log.Warn("TCP connections that netfilter tracks keep to the slow path: it would call packets behind the fast path invalid",
 			log.String("sysctl", beLiberalKey), log.Error(err))
 		return false
 	}

@@ -21,35 +21,35 @@ import (
 )
 
 // LoadFresh verifies the programs and pins them as a set in fresh, beside the one in force.
-func (sets Sets) LoadFresh(ctx context.Context, k Constants, report probes, fresh string) error {
+func LoadFresh(ctx context.Context, t *pintree.Tree, k Constants, report probes, fresh string) error {
 	consts := randomConsts()
 	consts.fibSrc, consts.coarse, consts.skNetns = report.yes(ProbeFIBSrc), report.yes(ProbeCoarse), report.yes(ProbeSkNetns)
 	consts.netkit = report.yes(ProbeNetkit)
 	var err error
-	if consts.netns, err = sets.netnsCookie(ctx); err != nil {
-		sets.Log.Warn("name the network namespace for programs", log.Error(err))
+	if consts.netns, err = netnsCookie(ctx, t); err != nil {
+		t.Log.Warn("name the network namespace for programs", log.Error(err))
 	}
-	if err := sets.loadPrograms(ctx, k, consts, fresh); err != nil {
-		return sets.Refuse(k, report, err)
+	if err := loadPrograms(ctx, t, k, consts, fresh); err != nil {
+		return Refuse(t, k, report, err)
 	}
 	return nil
 }
 
 // NoteDecision writes down that the set of k is loaded.
-func (sets Sets) NoteDecision(k Constants, report probes) error {
-	if err := sets.WriteState(&Decision{
-		Backend: backendEBPF, Reason: report.Reason(), Build: k.Build(), Attach: sets.modes(report), Probes: report, Config: k.status(),
+func NoteDecision(t *pintree.Tree, k Constants, report probes) error {
+	if err := WriteDecision(t, &Decision{
+		Backend: backendEBPF, Reason: report.Reason(), Build: k.Build(), Attach: modes(t, report), Probes: report, Config: k.status(),
 	}); err != nil {
 		return fmt.Errorf("write decision: %w", err)
 	}
 	if fq, ok := report.find(ProbeFQ); ok && fq.Answer == AnswerNo {
-		sets.noteFQ(fq.Reason)
+		noteFQ(t, fq.Reason)
 	}
 	return nil
 }
 
 // loadPrograms verifies the programs and pins the set in fresh, beside the one in force.
-func (sets Sets) loadPrograms(ctx context.Context, k Constants, consts loadConsts, fresh string) error {
+func loadPrograms(ctx context.Context, t *pintree.Tree, k Constants, consts loadConsts, fresh string) error {
 	if err := os.RemoveAll(fresh); err != nil {
 		return fmt.Errorf("remove programs of an interrupted load: %w", err)
 	}
@@ -59,22 +59,22 @@ func (sets Sets) loadPrograms(ctx context.Context, k Constants, consts loadConst
 	if err := os.Symlink(consts.String(), filepath.Join(fresh, pintree.LoadConstsName)); err != nil {
 		return fmt.Errorf("note constants: %w", err)
 	}
-	pinned, err := sets.pin(ctx, k, consts, fresh, sets.needed())
+	pinned, err := pin(ctx, t, k, consts, fresh, needed(t))
 	if err == nil && pinned.NoSockLB != "" {
-		sets.Log.Warn("the node's own processes will not reach host ports", log.String("error", pinned.NoSockLB))
+		t.Log.Warn("the node's own processes will not reach host ports", log.String("error", pinned.NoSockLB))
 		err = markNoSockLB(fresh)
 	}
 	return err
 }
 
 // pin has objects verified and pinned in dir, and what maps they lack made. The writers' lock is held.
-func (sets Sets) pin(ctx context.Context, k Constants, consts loadConsts, dir string, objects []string) (loadapi.LoadResult, error) {
-	sizes, err := mapSizes(sets.Config.MapSizes)
+func pin(ctx context.Context, t *pintree.Tree, k Constants, consts loadConsts, dir string, objects []string) (loadapi.LoadResult, error) {
+	sizes, err := mapSizes(t.Config.MapSizes)
 	if err != nil {
 		return loadapi.LoadResult{}, err
 	}
-	return sets.Loader.Pin(ctx, loadapi.LoadRequest{
-		Build: bpfgen.Build, Objects: objects, Dir: dir, Maps: sets.Paths.Maps(), Sizes: sizes, Constants: k.compiled(consts), Lock: sets.LockFile(),
+	return t.Loader.Pin(ctx, loadapi.LoadRequest{
+		Build: bpfgen.Build, Objects: objects, Dir: dir, Maps: t.Paths.Maps(), Sizes: sizes, Constants: k.compiled(consts), Lock: t.LockFile(),
 	})
 }
 
@@ -89,33 +89,33 @@ func markNoSockLB(dir string) error {
 }
 
 // Refuse turns the kernel's refusal to load into the decision that eBPF cannot run here, with the reason.
-func (sets Sets) Refuse(k Constants, report probes, cause error) error {
+func Refuse(t *pintree.Tree, k Constants, report probes, cause error) error {
 	if !errors.Is(cause, loadapi.ErrRefused) {
 		return cause
 	}
 	report = append(report, Probe{Name: probeLoad, Answer: AnswerNo, Reason: cause.Error(), Consequence: noDatapath, Required: true})
-	werr := sets.WriteState(&Decision{Backend: BackendNone, Reason: cause.Error(), Asked: sets.ProbeKey(k), Probes: report})
+	werr := WriteDecision(t, &Decision{Backend: BackendNone, Reason: cause.Error(), Asked: ProbeKey(t, k), Probes: report})
 	return errors.Join(fmt.Errorf("%w: %w", pintree.ErrUnavailable, cause), werr)
 }
 
 // DropOtherBuilds removes the programs that nothing uses any more.
-func (sets Sets) DropOtherBuilds(id string) error {
-	entries, err := pintree.Names(sets.Paths.Progs())
+func DropOtherBuilds(t *pintree.Tree, id string) error {
+	entries, err := pintree.Names(t.Paths.Progs())
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, e := range entries {
 		if e != pintree.BuildPrefix+id {
-			errs = append(errs, os.RemoveAll(sets.Paths.Progs()+"/"+e))
+			errs = append(errs, os.RemoveAll(t.Paths.Progs()+"/"+e))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // ProgramIDs returns the kernel's ids of the committed programs, by name.
-func (sets Sets) ProgramIDs() (map[string]uint32, error) {
-	dir, err := sets.CommittedDir()
+func ProgramIDs(t *pintree.Tree) (map[string]uint32, error) {
+	dir, err := t.CommittedDir()
 	if err != nil {
 		return nil, err
 	}
@@ -142,12 +142,12 @@ type Run struct {
 }
 
 // Runs returns what the kernel has counted of each loaded program, by name.
-func (sets Sets) Runs() ([]Run, error) {
-	ids, err := sets.ProgramIDs()
+func Runs(t *pintree.Tree) ([]Run, error) {
+	ids, err := ProgramIDs(t)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := sets.CommittedDir()
+	dir, err := t.CommittedDir()
 	if err != nil {
 		return nil, err
 	}

@@ -11,19 +11,19 @@ import (
 
 // Survey asks the kernel every question of a load, now, and says where the programs for the node's own processes would go. It
 // writes nothing down and mounts nothing, so it may be called on a node that has nothing loaded.
-func (sets Sets) Survey(ctx context.Context) (report []Probe, cgroup string, err error) {
-	questions, err := sets.questions(ctx)
+func Survey(ctx context.Context, t *pintree.Tree) (report []Probe, cgroup string, err error) {
+	questions, err := questions(ctx, t)
 	if err != nil {
 		return nil, "", err
 	}
 	for i, q := range questions {
 		if q.name == ProbeBPFFS {
-			questions[i].ask = func() error { return sets.Paths.BPFFS.Look() }
+			questions[i].ask = func() error { return t.Paths.BPFFS.Look() }
 		}
 	}
-	cgroup, err = sets.CgroupRoot()
+	cgroup, err = t.CgroupRoot()
 	if errors.Is(err, pintree.ErrNoCgroup) {
 		cgroup, err = "", nil
 	}
-	return sets.require(runProbes(questions)), sets.CgroupName(cgroup), err
+	return require(t, runProbes(questions)), t.CgroupName(cgroup), err
 }
