@@ -170,7 +170,7 @@ func TestPrivilegedDenyDeviceGone(t *testing.T) {
 	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	const none = 1 << 20
-	if err := attach.New(d.tree).PutXDP(a, none, false); err != nil {
+	if err := a.PutXDP(none, false); err != nil {
 		t.Error(err)
 	}
 	if pintree.Exists(d.tree.Paths.LinkPin(none, hook.XDP())) {

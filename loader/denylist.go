@@ -110,7 +110,7 @@ func (d *Datapath) uplinkIndexes() (map[int]endpoint.Sources, error) {
 
 // syncDenylist makes the uplinks have the program while the list holds something, and nothing else have it.
 func (d *Datapath) syncDenylist(a *attach.Attacher, uplinks map[int]endpoint.Sources) error {
-	pinned, err := attach.New(d.tree).XdpPinned()
+	pinned, err := attach.XdpPinned(d.tree)
 	return errors.Join(err, d.syncDenylistAt(a, uplinks, pinned))
 }
 
@@ -141,7 +141,7 @@ func (d *Datapath) syncDenylistAt(a *attach.Attacher, uplinks map[int]endpoint.S
 	var errs []error
 	for _, index := range pinned {
 		if _, ok := uplinks[index]; !ok || empty {
-			errs = append(errs, attach.New(d.tree).DropLink(index, hook.XDP()))
+			errs = append(errs, attach.DropLink(d.tree, index, hook.XDP()))
 		}
 	}
 	if empty {
@@ -149,7 +149,7 @@ func (d *Datapath) syncDenylistAt(a *attach.Attacher, uplinks map[int]endpoint.S
 	}
 	for index, src := range uplinks {
 		if !src.Bare { // there the program on tc looks at the list
-			errs = append(errs, attach.New(d.tree).PutXDP(a, index, false))
+			errs = append(errs, a.PutXDP(index, false))
 		}
 	}
 	return errors.Join(errs...)

@@ -34,7 +34,7 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 		errs = append(errs, d.checkPodns(a, ep.podns(f)))
 	}
 	if ep.HostIfindex == 0 {
-		return errors.Join(append(errs, attach.New(d.tree).CheckPins())...)
+		return errors.Join(append(errs, attach.CheckPins(d.tree))...)
 	}
 	gw, err := gatewaysOf(a, ep)
 	errs = append(errs, err)
@@ -49,7 +49,7 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 		errs = append(errs, checkAddr(eps, ep, p, f, want))
 	}
 	errs = append(errs, attach.CheckHooks(a, ep.HostIfindex, ep.HostIfName, hook.OfPod()))
-	return errors.Join(append(errs, attach.New(d.tree).CheckPins(), d.checkUplinks(a))...)
+	return errors.Join(append(errs, attach.CheckPins(d.tree), d.checkUplinks(a))...)
 }
 
 // checkAddr compares the entry of one address with want, but for the flags and the policy of features other than f.

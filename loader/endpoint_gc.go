@@ -77,7 +77,7 @@ func (d *Datapath) collectDevices(a *attach.Attacher) error {
 		case lost:
 			err = file.Remove(pin)
 		case ours && isPodHook(h) && !used[uint32(index)]:
-			err = attach.New(d.tree).DropLink(index, h)
+			err = attach.DropLink(d.tree, index, h)
 		}
 		errs = append(errs, err)
 	}

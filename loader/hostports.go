@@ -98,7 +98,7 @@ func (d *Datapath) setHostPortsLocked(ctx context.Context, m hostPortMap, owner 
 		return err
 	}
 	if len(ports) > 0 {
-		attach.New(d.tree).EnsureSockets()
+		attach.EnsureSockets(d.tree)
 	}
 	if !d.recentlySynced() {
 		a := attach.NewAttacher(d.tree, "")
@@ -298,7 +298,7 @@ func (d *Datapath) CheckHostPorts(_ context.Context, owner uint64, ports []hostp
 	if err != nil {
 		return err
 	}
-	errs := []error{attach.New(d.tree).CheckSockets()}
+	errs := []error{attach.CheckSockets(d.tree)}
 	for _, p := range ports {
 		got, ok, err := m.Get(p.Key.Unmap())
 		if err == nil && ok && got.Owner != owner {

@@ -65,7 +65,7 @@ func (d *Datapath) StatusCounted(ctx context.Context, counted map[string]conntra
 	if s.Runs, err = programs.Runs(d.tree); err != nil {
 		return nil, err
 	}
-	if s.Local, err = attach.New(d.tree).LocalStatus(); err != nil {
+	if s.Local, err = attach.ReadLocalStatus(d.tree); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(d.deviceStatus(s, h), d.mapStatus(ctx, s, counted), d.dropStatus(s)); err != nil {

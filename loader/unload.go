@@ -27,7 +27,7 @@ func (d *Datapath) Unload(ctx context.Context) error {
 	a := attach.NewAttacher(d.tree, "")
 	defer a.Close()
 	devices, err := d.everyDevice()
-	errs := []error{err, attach.New(d.tree).DetachSockets()}
+	errs := []error{err, attach.DetachSockets(d.tree)}
 	for index := range devices {
 		errs = append(errs, a.Detach(index, hook.All()))
 	}

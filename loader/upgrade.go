@@ -68,10 +68,10 @@ func (d *Datapath) replaceAttached(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	if err := errors.Join(d.replacePodns(ctx, a), d.replaceLimits(a), attach.New(d.tree).ReplaceXDP(a)); err != nil {
+	if err := errors.Join(d.replacePodns(ctx, a), d.replaceLimits(a), a.ReplaceXDP()); err != nil {
 		return err
 	}
-	return attach.New(d.tree).ReplaceSockets(dir)
+	return attach.ReplaceSockets(d.tree, dir)
 }
 
 // uplinksOf returns the uplinks without Ethernet header (bare), or the others.

@@ -22,7 +22,7 @@ import (
 // Attacher attaches and detaches under the writers' lock, and looks at the node with the same socket. It opens that and the
 // programs when they are first needed.
 type Attacher struct {
-	d        Links
+	tree     *pintree.Tree
 	dir      string // of the programs
 	programs map[string]*bpfsys.Program
 	tc       *Conn
@@ -30,7 +30,7 @@ type Attacher struct {
 
 // NewAttacher works with the programs in dir, the committed ones when it is empty.
 func NewAttacher(t *pintree.Tree, dir string) *Attacher {
-	return &Attacher{d: Links{t}, dir: dir, programs: make(map[string]*bpfsys.Program, 4)}
+	return &Attacher{tree: t, dir: dir, programs: make(map[string]*bpfsys.Program, 4)}
 }
 
 // Close closes the programs and the socket.
@@ -48,13 +48,13 @@ func (a *Attacher) program(h hook.Hook) (*bpfsys.Program, error) {
 		return p, nil
 	}
 	if a.dir == "" {
-		dir, err := a.d.CommittedDir()
+		dir, err := a.tree.CommittedDir()
 		if err != nil {
 			return nil, err
 		}
 		a.dir = dir
 	}
-	p, err := programs.Program(a.d.Tree, a.dir, h)
+	p, err := programs.Program(a.tree, a.dir, h)
 	if err == nil {
 		a.programs[h.Program] = p
 	}
@@ -96,7 +96,7 @@ func (a *Attacher) Gone(index int) bool {
 // 7-20 ms each; a filter costs 0.1 ms, and the host veth of a pod is ours alone. Uplinks are attached once and shared
 // with others, which is what tcx links are good at.
 func (a *Attacher) order(pod bool) []string {
-	switch a.d.Config.Attach {
+	switch a.tree.Config.Attach {
 	case nodeconf.AttachTCX:
 		return []string{hook.HowTCX}
 	case nodeconf.AttachClsact:
@@ -120,7 +120,7 @@ func (a *Attacher) Attach(index int, hooks []hook.Hook, pod bool) error {
 		return err
 	}
 	if err != nil { // without netkit's own way the host veth is like any other device
-		a.d.Log.Info("attach: trying the other way", log.Int("ifindex", index), log.String("not", hook.HowNetkit), log.Error(err))
+		a.tree.Log.Info("attach: trying the other way", log.Int("ifindex", index), log.String("not", hook.HowNetkit), log.Error(err))
 		for i := range netkit {
 			netkit[i].Netkit = false
 		}
@@ -142,7 +142,7 @@ func (a *Attacher) Attach(index int, hooks []hook.Hook, pod bool) error {
 // InForce are hooks as they are on a device that has programs of ours already. One whose link is of netkit stays there.
 func (a *Attacher) InForce(index int, hooks []hook.Hook) []hook.Hook {
 	for _, h := range hooks {
-		if !pintree.Exists(a.d.Paths.LinkPin(index, h)) { // mostly: it costs less than a look at the filters
+		if !pintree.Exists(a.tree.Paths.LinkPin(index, h)) { // mostly: it costs less than a look at the filters
 			continue
 		}
 		if at, err := a.At(index, h); err == nil && at.How == hook.HowNetkit {
@@ -164,7 +164,7 @@ func (a *Attacher) attachTC(index int, hooks []hook.Hook, pod bool) error {
 		if errors.Is(err, pintree.ErrNoDevice) || !cannot(err) {
 			break
 		}
-		a.d.Log.Info("attach: trying the other way", log.Int("ifindex", index), log.String("not", how), log.Error(err))
+		a.tree.Log.Info("attach: trying the other way", log.Int("ifindex", index), log.String("not", how), log.Error(err))
 	}
 	return errors.Join(errs...)
 }
@@ -200,7 +200,7 @@ func (a *Attacher) putLinks(index int, hooks []hook.Hook) (made []hook.Hook, err
 		prog, err := a.program(h)
 		updated := false
 		if err == nil {
-			updated, err = a.d.putLink(index, h, prog)
+			updated, err = putLink(a.tree, index, h, prog)
 		}
 		if err != nil {
 			return nil, errors.Join(err, a.dropLinks(index, made))
@@ -215,7 +215,7 @@ func (a *Attacher) putLinks(index int, hooks []hook.Hook) (made []hook.Hook, err
 func (a *Attacher) dropLinks(index int, hooks []hook.Hook) error {
 	var errs []error
 	for _, h := range hooks {
-		errs = append(errs, a.d.DropLink(index, h))
+		errs = append(errs, DropLink(a.tree, index, h))
 	}
 	return errors.Join(errs...)
 }
@@ -230,7 +230,7 @@ func (a *Attacher) attachClsact(index int, hooks []hook.Hook) error {
 		return err
 	}
 	if made {
-		if err := os.Mkdir(a.d.Paths.ClsactMark(index), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		if err := os.Mkdir(a.tree.Paths.ClsactMark(index), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return errors.Join(err, c.DeleteClsact(index))
 		}
 	}
@@ -272,7 +272,7 @@ func (a *Attacher) PutFilter(c *Conn, index int, h hook.Hook, fresh bool) (repla
 		}
 		replaced = found
 		if found && f.Class == qdiscMade && f.program != h.Program { // from now on the mark says who made the qdisc
-			if err := os.Mkdir(a.d.Paths.ClsactMark(index), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			if err := os.Mkdir(a.tree.Paths.ClsactMark(index), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 				return false, err
 			}
 		}
@@ -290,7 +290,7 @@ func (a *Attacher) PutFilter(c *Conn, index int, h hook.Hook, fresh bool) (repla
 // detachOther removes what the other way had attached, after this way has taken over.
 func (a *Attacher) detachOther(how string, index int, hooks []hook.Hook) error {
 	if how != hook.HowClsact {
-		if !pintree.Exists(a.d.Paths.ClsactMark(index)) {
+		if !pintree.Exists(a.tree.Paths.ClsactMark(index)) {
 			return nil
 		}
 		return a.detachClsact(index, hooks)
@@ -303,12 +303,12 @@ func (a *Attacher) Detach(index int, hooks []hook.Hook) error {
 	var errs []error
 	tcx := 0
 	for _, h := range hooks {
-		if pintree.Exists(a.d.Paths.LinkPin(index, h)) {
+		if pintree.Exists(a.tree.Paths.LinkPin(index, h)) {
 			tcx++
 		}
-		errs = append(errs, a.d.DropLink(index, h))
+		errs = append(errs, DropLink(a.tree, index, h))
 	}
-	if tcx < len(hooks) || pintree.Exists(a.d.Paths.ClsactMark(index)) {
+	if tcx < len(hooks) || pintree.Exists(a.tree.Paths.ClsactMark(index)) {
 		errs = append(errs, a.detachClsact(index, hooks))
 	}
 	return errors.Join(errs...)
@@ -320,7 +320,7 @@ func (a *Attacher) detachClsact(index int, hooks []hook.Hook) error {
 	if err != nil {
 		return err
 	}
-	mark := a.d.Paths.ClsactMark(index)
+	mark := a.tree.Paths.ClsactMark(index)
 	marked := pintree.Exists(mark)
 	made := marked || slices.Contains(hooks, hook.FromClients()) && c.madeForClients(index)
 	if made && c.only(index, hooks) {
@@ -341,7 +341,7 @@ type Attached struct {
 
 // At looks at one place on a device.
 func (a *Attacher) At(index int, h hook.Hook) (Attached, error) {
-	pin := a.d.Paths.LinkPin(index, h)
+	pin := a.tree.Paths.LinkPin(index, h)
 	if pintree.Exists(pin) {
 		l, err := bpfsys.OpenLink(pin)
 		if err != nil {
@@ -383,17 +383,17 @@ func (a *Attacher) Healthy(index int, hooks []hook.Hook) (bool, error) {
 
 // CheckPins looks for the programs and maps: without them nothing is amiss until the next ADD. The programs in force may be of another
 // build until then, since binaries are swapped first. What that one did not have is not missing.
-func (links Links) CheckPins() error {
-	id, ok := links.Paths.Committed()
-	if ok && links.Paths.Loaded(id) {
+func CheckPins(t *pintree.Tree) error {
+	id, ok := t.Paths.Committed()
+	if ok && t.Paths.Loaded(id) {
 		return nil
 	}
-	k, err := programs.ConstantsOf(links.Tree)
+	k, err := programs.ConstantsOf(t)
 	if err != nil {
 		return err
 	}
-	if !ok || id == k.Build() || !links.Paths.LoadedByAnother(id) {
-		return pintree.Differs("pins are missing below %s", links.Paths.Dir)
+	if !ok || id == k.Build() || !t.Paths.LoadedByAnother(id) {
+		return pintree.Differs("pins are missing below %s", t.Paths.Dir)
 	}
 	return nil
 }

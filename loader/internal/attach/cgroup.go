@@ -27,11 +27,11 @@ func cgroupID(dir string) (uint64, error) {
 
 // EnsureSockets makes sure that the node's own processes reach published ports. Where that cannot be, the node works without,
 // and Status says why.
-func (links Links) EnsureSockets() {
+func EnsureSockets(t *pintree.Tree) {
 	for _, h := range hook.Sockets() {
-		if !pintree.Exists(links.Paths.SockPin(h)) {
-			if err := links.attachSockets(""); err != nil {
-				links.Log.Warn("the node's own processes do not reach host ports", log.Error(err))
+		if !pintree.Exists(t.Paths.SockPin(h)) {
+			if err := attachSockets(t, ""); err != nil {
+				t.Log.Warn("the node's own processes do not reach host ports", log.Error(err))
 			}
 			return
 		}
@@ -40,21 +40,21 @@ func (links Links) EnsureSockets() {
 
 // attachSockets attaches the programs in dir, the committed ones when it is empty, to the cgroup root, or puts them in place of
 // older ones.
-func (links Links) attachSockets(dir string) error {
-	root, err := links.CgroupRoot()
+func attachSockets(t *pintree.Tree, dir string) error {
+	root, err := t.CgroupRoot()
 	if err != nil {
 		return err
 	}
 	if root == "" {
-		return links.DetachSockets()
+		return DetachSockets(t)
 	}
 	if dir == "" {
-		if dir, err = links.CommittedDir(); err != nil {
+		if dir, err = t.CommittedDir(); err != nil {
 			return err
 		}
 	}
 	if pintree.Exists(filepath.Join(dir, pintree.NoSockLBDir)) {
-		return errors.Join(errors.New("the kernel refused the programs for sockets"), links.DetachSockets())
+		return errors.Join(errors.New("the kernel refused the programs for sockets"), DetachSockets(t))
 	}
 	id, err := cgroupID(root)
 	if err != nil {
@@ -65,17 +65,17 @@ func (links Links) attachSockets(dir string) error {
 		if err != nil {
 			return err
 		}
-		err = links.putSockLink(root, id, h, prog)
+		err = putSockLink(t, root, id, h, prog)
 		_ = prog.Close()
 		if err != nil {
-			return errors.Join(err, links.DetachSockets())
+			return errors.Join(err, DetachSockets(t))
 		}
 	}
 	return nil
 }
 
-func (links Links) putSockLink(root string, id uint64, h hook.Socket, prog *bpfsys.Program) error {
-	pin := links.Paths.SockPin(h)
+func putSockLink(t *pintree.Tree, root string, id uint64, h hook.Socket, prog *bpfsys.Program) error {
+	pin := t.Paths.SockPin(h)
 	if at, err := sockLinkAt(pin); err == nil && at.cgroup == id {
 		if updated, err := updateLink(pin, prog); updated || err != nil {
 			return err
@@ -116,20 +116,20 @@ func sockLinkAt(pin string) (sockLink, error) {
 }
 
 // DetachSockets removes the programs from the cgroup root. Missing is success.
-func (links Links) DetachSockets() error {
+func DetachSockets(t *pintree.Tree) error {
 	var errs []error
 	for _, h := range hook.Sockets() {
-		errs = append(errs, dropPin(links.Paths.SockPin(h)))
+		errs = append(errs, dropPin(t.Paths.SockPin(h)))
 	}
 	return errors.Join(errs...)
 }
 
 // ReplaceSockets is the part of an upgrade: only what hangs already is replaced.
-func (links Links) ReplaceSockets(dir string) error {
+func ReplaceSockets(t *pintree.Tree, dir string) error {
 	for _, h := range hook.Sockets() {
-		if pintree.Exists(links.Paths.SockPin(h)) {
-			if err := links.attachSockets(dir); err != nil {
-				links.Log.Warn("the node's own processes do not reach host ports", log.Error(err))
+		if pintree.Exists(t.Paths.SockPin(h)) {
+			if err := attachSockets(t, dir); err != nil {
+				t.Log.Warn("the node's own processes do not reach host ports", log.Error(err))
 			}
 			return nil
 		}
@@ -145,24 +145,24 @@ type LocalStatus struct {
 	Programs []ProgramStatus `json:"programs,omitempty"`
 }
 
-// LocalStatus looks at the cgroup links. Without published ports they need not be there.
-func (links Links) LocalStatus() (LocalStatus, error) {
-	dir, err := links.CommittedDir()
+// ReadLocalStatus looks at the cgroup links. Without published ports they need not be there.
+func ReadLocalStatus(t *pintree.Tree) (LocalStatus, error) {
+	dir, err := t.CommittedDir()
 	if err != nil {
 		return LocalStatus{}, err
 	}
 	s := LocalStatus{}
 	var id uint64
-	s.Cgroup, id, s.Reason = links.whereSockets(dir)
-	if s.Cgroup = links.CgroupName(s.Cgroup); s.Reason != "" {
+	s.Cgroup, id, s.Reason = whereSockets(t, dir)
+	if s.Cgroup = t.CgroupName(s.Cgroup); s.Reason != "" {
 		return s, nil
 	}
-	return s, links.sockPrograms(&s, dir, id)
+	return s, sockPrograms(t, &s, dir, id)
 }
 
 // whereSockets returns the cgroup to attach to, or why there is none.
-func (links Links) whereSockets(dir string) (root string, id uint64, why string) {
-	root, err := links.CgroupRoot()
+func whereSockets(t *pintree.Tree, dir string) (root string, id uint64, why string) {
+	root, err := t.CgroupRoot()
 	switch {
 	case err != nil:
 		return "", 0, err.Error()
@@ -178,12 +178,12 @@ func (links Links) whereSockets(dir string) (root string, id uint64, why string)
 }
 
 // sockPrograms fills in what hangs at the cgroup id.
-func (links Links) sockPrograms(s *LocalStatus, dir string, id uint64) error {
+func sockPrograms(t *pintree.Tree, s *LocalStatus, dir string, id uint64) error {
 	s.Attached = true
 	for _, h := range hook.Sockets() {
 		p := ProgramStatus{Name: h.Program, Hook: h.Name, How: "cgroup"}
-		if pintree.Exists(links.Paths.SockPin(h)) {
-			at, err := sockLinkAt(links.Paths.SockPin(h))
+		if pintree.Exists(t.Paths.SockPin(h)) {
+			at, err := sockLinkAt(t.Paths.SockPin(h))
 			if err != nil {
 				return err
 			}
@@ -206,8 +206,8 @@ func (links Links) sockPrograms(s *LocalStatus, dir string, id uint64) error {
 }
 
 // CheckSockets reports programs that should hang at the cgroup root and do not. A node that cannot have them is as it should be.
-func (links Links) CheckSockets() error {
-	s, err := links.LocalStatus()
+func CheckSockets(t *pintree.Tree) error {
+	s, err := ReadLocalStatus(t)
 	if err != nil || s.Attached || s.Programs == nil {
 		return err
 	}

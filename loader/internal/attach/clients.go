@@ -22,7 +22,7 @@ const qdiscMade = 1
 // takes no lock.
 func (a *Attacher) HasClients(index int) (bool, error) {
 	for _, h := range []hook.Hook{hook.ToClients(), hook.ToPod(), hook.ToUplink()} { // the last to come
-		if pintree.Exists(a.d.Paths.LinkPin(index, h)) {
+		if pintree.Exists(a.tree.Paths.LinkPin(index, h)) {
 			return true, nil
 		}
 	}
@@ -37,14 +37,14 @@ func (a *Attacher) HasClients(index int) (bool, error) {
 // AttachClients puts the programs for clients on a device that has none of ours. One that has them keeps them, if they are those in force. So does
 // one that has those of a pod or of an uplink, which do all that these do.
 func (a *Attacher) AttachClients(index int) error {
-	if pintree.Exists(a.d.Paths.LinkPin(index, hook.ToPod())) || pintree.Exists(a.d.Paths.LinkPin(index, hook.ToUplink())) {
+	if pintree.Exists(a.tree.Paths.LinkPin(index, hook.ToPod())) || pintree.Exists(a.tree.Paths.LinkPin(index, hook.ToUplink())) {
 		return nil
 	}
-	if a.d.Config.Attach == nodeconf.AttachTCX {
+	if a.tree.Config.Attach == nodeconf.AttachTCX {
 		return a.clientLinks(index)
 	}
 	err := a.clientFilters(index)
-	if err != nil && cannot(err) && a.d.Config.Attach != nodeconf.AttachClsact {
+	if err != nil && cannot(err) && a.tree.Config.Attach != nodeconf.AttachClsact {
 		return a.clientLinks(index)
 	}
 	return err

@@ -35,8 +35,8 @@ func Defunct(pin string) (bool, error) {
 }
 
 // putLink reports whether there was a link, whose program it has changed.
-func (links Links) putLink(index int, h hook.Hook, prog *bpfsys.Program) (updated bool, err error) {
-	pin := links.Paths.LinkPin(index, h)
+func putLink(t *pintree.Tree, index int, h hook.Hook, prog *bpfsys.Program) (updated bool, err error) {
+	pin := t.Paths.LinkPin(index, h)
 	switch updated, err := updateLink(pin, prog); {
 	case err != nil:
 		return false, fmt.Errorf("link %s: %w", filepath.Base(pin), err)
@@ -106,8 +106,8 @@ func updateLink(pin string, prog *bpfsys.Program) (bool, error) {
 
 // DropLink detaches and removes the pin; missing is success. Removing the pin alone would do, but later: the kernel would refuse
 // to attach the same program again for some milliseconds.
-func (links Links) DropLink(index int, h hook.Hook) error {
-	return dropPin(links.Paths.LinkPin(index, h))
+func DropLink(t *pintree.Tree, index int, h hook.Hook) error {
+	return dropPin(t.Paths.LinkPin(index, h))
 }
 
 func dropPin(pin string) error {

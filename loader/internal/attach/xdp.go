@@ -16,8 +16,8 @@ import (
 )
 
 // XdpPinned returns the devices that have a pinned link of ours.
-func (links Links) XdpPinned() ([]int, error) {
-	pins, err := pintree.Names(links.Paths.Links())
+func XdpPinned(t *pintree.Tree) ([]int, error) {
+	pins, err := pintree.Names(t.Paths.Links())
 	var out []int
 	for _, name := range pins {
 		if index, h, ok := pintree.ParseLinkName(name); ok && h == hook.XDP() {
@@ -28,19 +28,19 @@ func (links Links) XdpPinned() ([]int, error) {
 }
 
 // ReplaceXDP puts the attacher's program into every link there is.
-func (links Links) ReplaceXDP(a *Attacher) error {
-	pinned, err := links.XdpPinned()
+func (a *Attacher) ReplaceXDP() error {
+	pinned, err := XdpPinned(a.tree)
 	errs := []error{err}
 	for _, index := range pinned {
-		errs = append(errs, links.PutXDP(a, index, true))
+		errs = append(errs, a.PutXDP(index, true))
 	}
 	return errors.Join(errs...)
 }
 
 // PutXDP makes the device have a link to our program, by its driver if that can. A link that is there is only looked at, unless
 // its program is to be replaced.
-func (links Links) PutXDP(a *Attacher, index int, replace bool) error {
-	pin := links.Paths.LinkPin(index, hook.XDP())
+func (a *Attacher) PutXDP(index int, replace bool) error {
+	pin := a.tree.Paths.LinkPin(index, hook.XDP())
 	if lost, err := Defunct(pin); err == nil && lost {
 		if err := file.Remove(pin); err != nil {
 			return err
@@ -69,7 +69,7 @@ func (links Links) PutXDP(a *Attacher, index int, replace bool) error {
 	if err := l.Pin(pin); err != nil {
 		return fmt.Errorf("pin XDP link of device %d: %w", index, err)
 	}
-	links.Log.Info("denylist attached", log.Int("ifindex", index))
+	a.tree.Log.Info("denylist attached", log.Int("ifindex", index))
 	return nil
 }
 
