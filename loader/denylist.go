@@ -56,7 +56,7 @@ func (d *Datapath) DenyAdd(ctx context.Context, networks []netip.Prefix) error {
 	return d.changeDenylist(ctx, func(m denylist.Map) error {
 		err := m.Add(networks...)
 		if errors.Is(err, unix.ENOSPC) {
-			return fmt.Errorf("%w: no room in the denylist, whose size is fixed, for %w and what came after it", pintree.ErrFull, err)
+			return fmt.Errorf("%w: no room in the denylist, whose size is fixed, for %w and what came after it", ErrFull, err)
 		}
 		return err
 	})
@@ -216,12 +216,12 @@ func (d *Datapath) denyDevice(h *rtnl.Handle, index int, ids map[string]uint32, 
 }
 
 // xdpStatus describes our program on an uplink; false when it has none.
-func (d *Datapath) xdpStatus(h *rtnl.Handle, index int, ids map[string]uint32) (attach.ProgramStatus, bool) {
+func (d *Datapath) xdpStatus(h *rtnl.Handle, index int, ids map[string]uint32) (ProgramStatus, bool) {
 	at := hook.XDP()
 	if !pintree.Exists(d.tree.Paths.LinkPin(index, at)) {
-		return attach.ProgramStatus{}, false
+		return ProgramStatus{}, false
 	}
-	p := attach.ProgramStatus{Name: at.Program, Hook: "xdp"}
+	p := ProgramStatus{Name: at.Program, Hook: "xdp"}
 	l, err := h.LinkByIndex(index)
 	if err != nil || l.XDP.ID == 0 || l.XDP.ID != ids[at.Program] {
 		return p, true

@@ -84,7 +84,7 @@ func (e Endpoint) validate() error {
 // has reports whether the device has the end that every feature in f needs.
 func (e Endpoint) has(f Feature) error {
 	if inside := FeatureAdmit; e.HostIfindex <= 0 && f&^inside != 0 {
-		return fmt.Errorf("%w: %s has no host end, which %v needs", pintree.ErrNoDevice, e.Ref, f&^inside)
+		return fmt.Errorf("%w: %s has no host end, which %v needs", ErrNoDevice, e.Ref, f&^inside)
 	}
 	return nil
 }

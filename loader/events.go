@@ -111,7 +111,7 @@ func (d *Datapath) stillPinned(name string, m *bpfsys.Map) error {
 		defer now.Close()
 	}
 	if errors.Is(err, fs.ErrNotExist) || err == nil && now.ID() != m.ID() {
-		return fmt.Errorf("%w: it was unloaded meanwhile", pintree.ErrNotLoaded)
+		return fmt.Errorf("%w: it was unloaded meanwhile", ErrNotLoaded)
 	}
 	return err
 }

@@ -29,7 +29,7 @@ func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
 		return nil
 	}
 	unlock, err := d.tree.Writer(ctx)
-	if errors.Is(err, pintree.ErrNotLoaded) {
+	if errors.Is(err, ErrNotLoaded) {
 		return nil
 	}
 	if err != nil {
@@ -49,7 +49,7 @@ func (d *Datapath) GC(ctx context.Context, keep func(owner uint64) bool) error {
 	defer a.Close()
 	err = errors.Join(d.collectHostPorts(valid), d.collectEndpoints(a, valid), d.collectPodns(a, valid), d.collectLimits(valid), d.collectParents(a, valid), d.collectDevices(a), d.collectPolicies())
 	err = errors.Join(err, d.collectNamespaces(ctx), d.syncLocked(ctx, a))
-	if errors.Is(err, pintree.ErrNotLoaded) { // another process removed pins: the next Open makes them anew, empty
+	if errors.Is(err, ErrNotLoaded) { // another process removed pins: the next Open makes them anew, empty
 		d.tree.Log.Warn("sweep: pins are missing", log.Error(err))
 		return nil
 	}

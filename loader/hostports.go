@@ -44,7 +44,7 @@ func inIfindex(device string) (uint32, error) {
 	defer h.Close()
 	l, err := h.LinkByName(device)
 	if errors.Is(err, rtnl.ErrNotFound) {
-		return 0, fmt.Errorf("%w: %s, of a condition", pintree.ErrNoDevice, device)
+		return 0, fmt.Errorf("%w: %s, of a condition", ErrNoDevice, device)
 	}
 	if err != nil {
 		return 0, err
@@ -308,20 +308,20 @@ func (d *Datapath) CheckHostPorts(_ context.Context, owner uint64, ports []hostp
 		switch {
 		case err != nil:
 			errs = append(errs, err)
-		case errors.Is(werr, pintree.ErrNoDevice):
-			errs = append(errs, fmt.Errorf("%w: %w", pintree.ErrDiffers, werr))
+		case errors.Is(werr, ErrNoDevice):
+			errs = append(errs, fmt.Errorf("%w: %w", ErrDiffers, werr))
 		case werr != nil:
 			errs = append(errs, werr)
 		case !ok:
-			errs = append(errs, fmt.Errorf("%w: port %s is not published", pintree.ErrDiffers, want.Key))
+			errs = append(errs, fmt.Errorf("%w: port %s is not published", ErrDiffers, want.Key))
 		case got.Owner != owner:
-			errs = append(errs, fmt.Errorf("%w: port %s belongs to another attachment", pintree.ErrDiffers, want.Key))
+			errs = append(errs, fmt.Errorf("%w: port %s belongs to another attachment", ErrDiffers, want.Key))
 		case got.Equal(want):
 			errs = append(errs, d.checkAllowlist(want))
 		case got.PodIP == want.PodIP && got.PodPort == want.PodPort:
-			errs = append(errs, fmt.Errorf("%w: port %s has other options: %s, want %s", pintree.ErrDiffers, want.Key, got, want))
+			errs = append(errs, fmt.Errorf("%w: port %s has other options: %s, want %s", ErrDiffers, want.Key, got, want))
 		default:
-			errs = append(errs, fmt.Errorf("%w: port %s leads to %s, want %s", pintree.ErrDiffers, want.Key,
+			errs = append(errs, fmt.Errorf("%w: port %s leads to %s, want %s", ErrDiffers, want.Key,
 				netip.AddrPortFrom(got.PodIP, got.PodPort), netip.AddrPortFrom(want.PodIP, want.PodPort)))
 		}
 	}

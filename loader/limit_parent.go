@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
-	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/maps/edt"
 	podnsmap "github.com/sluice-cni/sluice/pkg/maps/podns"
 	"github.com/sluice-cni/sluice/pkg/netns"
@@ -25,7 +24,7 @@ func (d *Datapath) guardLimit(a *attach.Attacher, s RateLimit, number uint32, ba
 	defer ns.Close()
 	ok, err := d.guardAtParent(a, ns, s.Ifindex, s.Ref.Owner(), func(v *podnsmap.ParentPod) { v.Limit = number }, back)
 	if err == nil && !ok {
-		err = fmt.Errorf("%w: no parent of %s that could limit it", pintree.ErrNoDevice, s.IfName)
+		err = fmt.Errorf("%w: no parent of %s that could limit it", ErrNoDevice, s.IfName)
 	}
 	return err
 }

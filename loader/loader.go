@@ -120,9 +120,6 @@ func newDatapath(o Options) (*Datapath, error) {
 // Close releases the descriptors. The datapath goes on working.
 func (d *Datapath) Close() error { return d.tree.Close() }
 
-// Place is a mount namespace and where it has the pins of this network namespace, or would have them.
-type Place = pintree.Place
-
 // Places returns where Sluice looks for the pins, and each other mount namespace that can be seen and has some.
 func Places(o Options) ([]Place, error) {
 	d, err := newDatapath(o)
@@ -176,3 +173,16 @@ func Survey(ctx context.Context, o Options) (report []Probe, cgroup string, err 
 	defer d.Close()
 	return programs.Survey(ctx, d.tree)
 }
+
+// HasFQ reports whether the kernel has the qdisc that honours departure times (sch_fq); if not, why. A yes holds until the next boot. A no
+// is asked again after five minutes, or when the module is loaded.
+func (d *Datapath) HasFQ() (bool, string) { return programs.HasFQ(d.tree) }
+
+// LoadRequest returns by what the programs in force were made, for a copy of them and of their maps (ebpfload.NewCopy). The error says
+// what to do where this build, or the configuration that there is now, is not theirs.
+func (d *Datapath) LoadRequest(_ context.Context) (loadapi.LoadRequest, error) {
+	return programs.LoadRequest(d.tree)
+}
+
+// InPrivateMountNS reports whether the calling thread is in a mount namespace apart from the machine's, as far as can be seen.
+func InPrivateMountNS() bool { return pintree.InPrivateMountNS() }

@@ -22,7 +22,7 @@ const whyNoEgress = "its ingress qdisc, of another program, leaves no room for S
 
 // nodeStatus is a look at the node, compared with what the maps say of it.
 type nodeStatus struct {
-	Skipped      []uplinks.SkippedDevice
+	Skipped      []SkippedDevice
 	Unseen       []Unseen
 	LostGateways []netip.Addr
 	Addresses    []HostAddress // as the maps have them
@@ -40,7 +40,7 @@ func (d *Datapath) nodeStatus(h *rtnl.Handle) (s nodeStatus, err error) {
 	}
 	s.Skipped = n.Skipped
 	for _, name := range n.Missing {
-		s.Skipped = append(s.Skipped, uplinks.SkippedDevice{Name: name, Why: "configured, but does not exist"})
+		s.Skipped = append(s.Skipped, SkippedDevice{Name: name, Why: "configured, but does not exist"})
 	}
 	addrs, ups, err := d.knownNode()
 	if err != nil {
@@ -70,7 +70,7 @@ func (s *nodeStatus) leaveOut(h *rtnl.Handle, n *uplinks.Snapshot, known map[uin
 		if l, err := h.LinkByIndex(index); err == nil {
 			name = l.Name
 		}
-		s.Skipped = append(s.Skipped, uplinks.SkippedDevice{Ifindex: index, Name: name, Why: whyNoEgress})
+		s.Skipped = append(s.Skipped, SkippedDevice{Ifindex: index, Name: name, Why: whyNoEgress})
 		delete(n.Uplinks, index)
 	}
 }

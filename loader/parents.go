@@ -151,7 +151,7 @@ func (d *Datapath) guardAtParent(a *attach.Attacher, ns *netns.NS, index int, ow
 		}
 	}
 	err = a.Attach(s.parent, hook.OfParent(), false)
-	if errors.Is(err, pintree.ErrConflict) {
+	if errors.Is(err, ErrConflict) {
 		d.tree.Log.Warn("the parent device leaves no room: what the pod sends past its own queue meets neither rules nor limit",
 			log.Int("ifindex", s.parent), log.Error(err))
 		return false, restore()

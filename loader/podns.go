@@ -322,7 +322,7 @@ func (d *Datapath) replacePodns(ctx context.Context, a *attach.Attacher) error {
 		if err == nil && ok {
 			err = a.InNetns(place, func(conn *attach.Conn) error { return d.replaceInPod(a, conn, place.Ifindex, number, v) })
 		}
-		if rtnl.TCGone(err) || errors.Is(err, pintree.ErrNoDevice) {
+		if rtnl.TCGone(err) || errors.Is(err, ErrNoDevice) {
 			d.tree.Log.Info("device has gone", log.Uint32("number", number))
 			continue
 		}
@@ -338,7 +338,7 @@ func (d *Datapath) replacePodns(ctx context.Context, a *attach.Attacher) error {
 func (d *Datapath) replaceInPod(a *attach.Attacher, conn *attach.Conn, index int, number uint32, v podns.Device) error {
 	for _, h := range podnsHooks(v.Flags, v.HostIfindex != 0) {
 		err := a.PutPlacedFilters(conn, index, number, []hook.Hook{h})
-		if errors.Is(err, pintree.ErrConflict) {
+		if errors.Is(err, ErrConflict) {
 			d.tree.Log.Warn("not replaced", log.Uint32("number", number), log.Error(err))
 			continue
 		}

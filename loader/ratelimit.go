@@ -222,7 +222,7 @@ func (d *Datapath) attachLimit(s RateLimit, number uint32) error {
 		return a.PutPlacedFilters(conn, place.Ifindex, number, []hook.Hook{s.hook()})
 	})
 	if err == nil && !entered {
-		err = fmt.Errorf("%w: %s in %s", pintree.ErrNoDevice, s.IfName, s.Netns)
+		err = fmt.Errorf("%w: %s in %s", ErrNoDevice, s.IfName, s.Netns)
 	}
 	return err
 }

@@ -7,13 +7,12 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/netns"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
 // ErrNoHostEnd is the ErrNoDevice of a device that is whole inside the pod.
-var ErrNoHostEnd = fmt.Errorf("%w: no host end to attach to", pintree.ErrNoDevice)
+var ErrNoHostEnd = fmt.Errorf("%w: no host end to attach to", ErrNoDevice)
 
 // Resolve finds what Enable needs to know of the device ifname in the namespace at netnsPath: its host veth, the device its
 // packets are routed from, hardware addresses, MTU and addresses. Ref is left to the caller. It is for plugins that follow a
@@ -34,7 +33,7 @@ func Resolve(ctx context.Context, netnsPath, ifname string) (Endpoint, error) {
 	defer inside.Close()
 	dev, err := inside.LinkByName(ifname)
 	if err != nil {
-		return Endpoint{}, fmt.Errorf("%w: %s in %s: %w", pintree.ErrNoDevice, ifname, netnsPath, err)
+		return Endpoint{}, fmt.Errorf("%w: %s in %s: %w", ErrNoDevice, ifname, netnsPath, err)
 	}
 	ep := Endpoint{MAC: dev.MAC, MTU: dev.MTU, Podns: &PodnsDevice{Netns: netnsPath, Ifindex: dev.Index, IfName: ifname}}
 	addrs, err := inside.AddrsOf(dev.Index, rtnl.FamilyAll)
@@ -74,14 +73,14 @@ func (e *Endpoint) hostEnd(dev rtnl.Link, ifname string) error {
 		return fmt.Errorf("%w: the other end of %s is not in this namespace", ErrNoHostEnd, ifname)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: host end of %s: %w", pintree.ErrNoDevice, ifname, err)
+		return fmt.Errorf("%w: host end of %s: %w", ErrNoDevice, ifname, err)
 	}
 	e.HostIfindex, e.HostIfName, e.Netkit = peer.Index, peer.Name, peer.Kind == rtnl.KindNetkit
 	e.RouteIfindex, e.RouteIfName, e.GatewayMAC = peer.Index, peer.Name, peer.MAC
 	if peer.MasterIndex != 0 {
 		master, err := host.LinkByIndex(peer.MasterIndex)
 		if err != nil {
-			return fmt.Errorf("%w: bridge of %s: %w", pintree.ErrNoDevice, peer.Name, err)
+			return fmt.Errorf("%w: bridge of %s: %w", ErrNoDevice, peer.Name, err)
 		}
 		e.RouteIfindex, e.RouteIfName, e.GatewayMAC = master.Index, master.Name, master.MAC
 	}

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
-	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/loader/internal/uplinks"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -21,7 +20,7 @@ import (
 // attachClients puts the programs on a device. One that cannot have them has lost only what its clients never had: that is no error of
 // the ADD which looks.
 func (d *Datapath) attachClients(a *attach.Attacher, l rtnl.Link) {
-	if err := a.AttachClients(l.Index); err != nil && !errors.Is(err, pintree.ErrNoDevice) {
+	if err := a.AttachClients(l.Index); err != nil && !errors.Is(err, ErrNoDevice) {
 		d.tree.Log.Warn("clients behind a device do not reach hostPorts of this node", log.String("device", l.Name), log.Error(err))
 	}
 }

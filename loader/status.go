@@ -31,7 +31,7 @@ import (
 func (d *Datapath) decision() (*Status, error) {
 	st, err := programs.ReadDecision(d.tree)
 	if err != nil {
-		return nil, fmt.Errorf("%w: no decision: %w", pintree.ErrNotLoaded, err)
+		return nil, fmt.Errorf("%w: no decision: %w", ErrNotLoaded, err)
 	}
 	return &Status{
 		Backend: st.Backend, Reason: st.Reason, Decided: st.Decided, Kernel: st.Kernel, Build: st.Build,
@@ -45,7 +45,7 @@ func (d *Datapath) Status(ctx context.Context) (*Status, error) { return d.Statu
 // StatusCounted is Status, with the use of maps that a walk has counted before (FlowFilter.Counted), by the names of the maps.
 func (d *Datapath) StatusCounted(ctx context.Context, counted map[string]conntrack.Use) (*Status, error) {
 	s, err := d.decision()
-	if errors.Is(err, pintree.ErrNotLoaded) { // the run directory was emptied: what is pinned still tells the rest
+	if errors.Is(err, ErrNotLoaded) { // the run directory was emptied: what is pinned still tells the rest
 		s, err = &Status{Backend: "ebpf", Reason: "the record of the decision is gone", Kernel: bpfsys.KernelRelease(), PinPath: d.tree.Paths.Dir}, nil
 	}
 	if err != nil {
@@ -115,7 +115,7 @@ func (d *Datapath) programStatus(s *Status, h *rtnl.Handle) error {
 			if err != nil {
 				return err
 			}
-			dev.Programs = append(dev.Programs, attach.ProgramStatus{
+			dev.Programs = append(dev.Programs, ProgramStatus{
 				Name: hk.Program, Hook: hk.Direction(), How: at.How, ID: at.ID, OK: at.ID != 0 && at.ID == ids[hk.Program],
 			})
 		}

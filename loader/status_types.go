@@ -7,45 +7,42 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/loader/internal/programs"
-	"github.com/sluice-cni/sluice/loader/internal/uplinks"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 )
 
 // Status is one screen of the datapath.
 type Status struct {
-	Backend       string                  `json:"backend"`
-	Reason        string                  `json:"reason"`
-	Decided       time.Time               `json:"decided"`
-	Kernel        string                  `json:"kernel"`
-	Build         string                  `json:"build"`
-	PinPath       string                  `json:"pinPath"`
-	Attach        programs.AttachModes    `json:"attach"`
-	Probes        []programs.Probe        `json:"probes"`
-	Config        programs.ConfigStatus   `json:"config"`
-	Runs          []programs.Run          `json:"runs"`
-	Devices       []DeviceStatus          `json:"devices"`
-	Skipped       []uplinks.SkippedDevice `json:"skipped,omitempty"`      // devices that carry traffic and are not handled yet
-	Unseen        []Unseen                `json:"unseen,omitempty"`       // what has changed since the last look at the node
-	LostGateways  []netip.Addr            `json:"lostGateways,omitempty"` // of pods, on no device any more
-	Local         attach.LocalStatus      `json:"local"`                  // the node's own processes
-	HostAddresses []HostAddress           `json:"hostAddresses"`
-	Maps          []MapStatus             `json:"maps"`
-	Drops         []DropCount             `json:"drops"`
-	Endpoints     []EndpointStatus        `json:"endpoints"`
-	Total         EndpointCounter         `json:"total"` // of all pods since the maps were made, of those that have gone too
+	Backend       string           `json:"backend"`
+	Reason        string           `json:"reason"`
+	Decided       time.Time        `json:"decided"`
+	Kernel        string           `json:"kernel"`
+	Build         string           `json:"build"`
+	PinPath       string           `json:"pinPath"`
+	Attach        AttachModes      `json:"attach"`
+	Probes        []Probe          `json:"probes"`
+	Config        ConfigStatus     `json:"config"`
+	Runs          []ProgramRun     `json:"runs"`
+	Devices       []DeviceStatus   `json:"devices"`
+	Skipped       []SkippedDevice  `json:"skipped,omitempty"`      // devices that carry traffic and are not handled yet
+	Unseen        []Unseen         `json:"unseen,omitempty"`       // what has changed since the last look at the node
+	LostGateways  []netip.Addr     `json:"lostGateways,omitempty"` // of pods, on no device any more
+	Local         LocalStatus      `json:"local"`                  // the node's own processes
+	HostAddresses []HostAddress    `json:"hostAddresses"`
+	Maps          []MapStatus      `json:"maps"`
+	Drops         []DropCount      `json:"drops"`
+	Endpoints     []EndpointStatus `json:"endpoints"`
+	Total         EndpointCounter  `json:"total"` // of all pods since the maps were made, of those that have gone too
 }
 
 // DeviceStatus is a device with programs of ours.
 type DeviceStatus struct {
-	Ifindex  int                    `json:"ifindex"`
-	Name     string                 `json:"name"`
-	Role     string                 `json:"role"` // "uplink" or "pod"
-	Source4  netip.Addr             `json:"source4,omitzero"`
-	Source6  netip.Addr             `json:"source6,omitzero"`
-	Programs []attach.ProgramStatus `json:"programs"`
+	Ifindex  int             `json:"ifindex"`
+	Name     string          `json:"name"`
+	Role     string          `json:"role"` // "uplink" or "pod"
+	Source4  netip.Addr      `json:"source4,omitzero"`
+	Source6  netip.Addr      `json:"source6,omitzero"`
+	Programs []ProgramStatus `json:"programs"`
 }
 
 // MapStatus is a map and its fill.

@@ -300,7 +300,7 @@ func (d *Datapath) writeUplinks(a *attach.Attacher, n *uplinks.Snapshot, have ma
 			err = m.Delete(uint32(index))
 		}
 		errs = append(errs, err)
-		if errors.Is(err, pintree.ErrFull) { // the others would say the same
+		if errors.Is(err, ErrFull) { // the others would say the same
 			break
 		}
 	}
@@ -349,7 +349,7 @@ func (d *Datapath) putUplink(a *attach.Attacher, m endpoint.Uplinks, have map[ui
 		}
 	}
 	err := a.Attach(index, hook.OfUplink(src.Bare), false)
-	if errors.Is(err, pintree.ErrNoDevice) { // it went after we had listed it
+	if errors.Is(err, ErrNoDevice) { // it went after we had listed it
 		return m.Delete(uint32(index))
 	}
 	if err != nil {

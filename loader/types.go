@@ -9,39 +9,24 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/uplinks"
 )
 
-// PinVersion is the version of the pin tree, part of the path of every pin.
-const PinVersion = pintree.PinVersion
+// What callers need of the packages below, which describe it.
+type (
+	Answer        = programs.Answer
+	AttachModes   = programs.AttachModes
+	ConfigStatus  = programs.ConfigStatus
+	LocalStatus   = attach.LocalStatus
+	Place         = pintree.Place
+	Probe         = programs.Probe
+	ProgramRun    = programs.Run
+	ProgramStatus = attach.ProgramStatus
+	SkippedDevice = uplinks.SkippedDevice
+)
 
-// DefaultRunDir is where decisions and locks are kept.
-const DefaultRunDir = pintree.DefaultRunDir
-
-// Answer is what a probe found.
-type Answer = programs.Answer
-
-// The three answers. AnswerUnclear means that the probe could not be carried out; it never decides against eBPF.
+// Constants of the same packages.
 const (
 	AnswerYes     = programs.AnswerYes
 	AnswerNo      = programs.AnswerNo
 	AnswerUnclear = programs.AnswerUnclear
+	DefaultRunDir = pintree.DefaultRunDir
+	PinVersion    = pintree.PinVersion
 )
-
-// Probe is one question to the kernel.
-type Probe = programs.Probe
-
-// ProgramRun is how often a program ran and for how long.
-type ProgramRun = programs.Run
-
-// AttachModes say by what programs hang on devices: "tcx" or "clsact".
-type AttachModes = programs.AttachModes
-
-// ConfigStatus is the configuration in force.
-type ConfigStatus = programs.ConfigStatus
-
-// SkippedDevice is a device that would be an uplink but is not handled.
-type SkippedDevice = uplinks.SkippedDevice
-
-// LocalStatus says whether and how the node's own processes reach published ports.
-type LocalStatus = attach.LocalStatus
-
-// ProgramStatus is one attached program.
-type ProgramStatus = attach.ProgramStatus

@@ -49,7 +49,7 @@ func (d *Datapath) Unload(ctx context.Context) error {
 func (d *Datapath) everyDevice() (map[int]bool, error) {
 	set := make(map[int]bool)
 	pods, uplinks, err := d.tree.AttachedDevices()
-	if err != nil && !errors.Is(err, pintree.ErrNotLoaded) {
+	if err != nil && !errors.Is(err, ErrNotLoaded) {
 		return nil, err
 	}
 	for _, part := range []map[int]bool{pods, uplinks} {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/hook"
-	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -32,11 +31,11 @@ func (d *Datapath) replaceAttached(ctx context.Context, dir string) error {
 				hooks = a.InForce(index, hooks)
 			}
 			err := a.Attach(index, hooks, pod)
-			if errors.Is(err, pintree.ErrNoDevice) {
+			if errors.Is(err, ErrNoDevice) {
 				d.tree.Log.Info("device has gone", log.Int("ifindex", index))
 				continue
 			}
-			if pod && errors.Is(err, pintree.ErrConflict) {
+			if pod && errors.Is(err, ErrConflict) {
 				d.tree.Log.Warn("not replaced", log.Int("ifindex", index), log.Error(err))
 				continue
 			}

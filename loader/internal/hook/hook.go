@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hook is the table of the places where programs of Sluice run, and of the programs that go there. All rooms of the loader
-// use it. It attaches nothing.
+// Package hook is the table of the places where programs of Sluice run, and of the programs that go there. It attaches nothing.
 package hook
 
 import (

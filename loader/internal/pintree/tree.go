@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pintree is the handle that all rooms of the loader share. It has the pin tree of one network namespace, its lock, its
-// maps, and the files beside it in the run directory. It loads and attaches nothing, and knows no other room.
+// Package pintree has the pin tree of one network namespace, its lock, its maps, and the files beside it in the run directory. It loads
+// and attaches nothing.
 package pintree
 
 import (
@@ -36,7 +36,7 @@ const DefaultRunDir = "/run/sluice"
 // of the node, and a pod on a point-to-point link brings one of each: 4 ms with a thousand.
 const justNow = 200 * time.Millisecond
 
-// Tree is the handle that all rooms share: the pin tree of one network namespace, its lock, and what is open of it. It is safe for
+// Tree is the handle that the packages of the loader share: the pin tree of one network namespace, its lock, and what is open of it. It is safe for
 // concurrent use. The caller must close it.
 type Tree struct {
 	Config *nodeconf.Config
