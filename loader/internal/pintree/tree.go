@@ -25,7 +25,7 @@ import (
 )
 
 // PinVersion is the version of the pin tree, part of the path of every pin. It changes when a key, a value or the name of a pin
-// changes. Package programs takes over a tree of the version before.
+// changes.
 const PinVersion = 2
 
 // DefaultRunDir is where decisions and locks are kept.
