@@ -51,14 +51,12 @@ type Datapath struct{ tree *pintree.Tree }
 
 // Open returns a handle on the datapath of the calling thread's network namespace. It loads the programs when nothing is
 // pinned yet or what is pinned is of another build or configuration; otherwise it looks for the pins and does nothing else.
-// The error wraps ErrUnavailable where this node cannot run it, ErrIncompatible where older pins are in the way.
+// Config.Backend plays no part: who opens has chosen. The error wraps ErrUnavailable where this node cannot run it, ErrIncompatible where
+// older pins are in the way.
 func Open(ctx context.Context, o Options) (*Datapath, error) {
 	d, err := newDatapath(o)
 	if err != nil {
 		return nil, err
-	}
-	if b := d.tree.Config.Backend; b != nodeconf.BackendAuto && b != nodeconf.BackendEBPF {
-		return nil, fmt.Errorf("%w: the node configuration asks for the backend %q", ErrUnavailable, b)
 	}
 	if err := d.tree.CheckWritable(); err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/sluice-cni/sluice/loader"
@@ -49,54 +50,46 @@ func options(a *cniskel.Args) (loader.Options, error) {
 	case err != nil:
 		return loader.Options{}, cnierr.Wrap(cnierr.CodeIO, err, "read the node configuration")
 	}
-	own := *conf // openForced changes it
-	return loader.Options{Config: &own, Log: a.Log}, nil
+	return loader.Options{Config: conf, Log: a.Log}, nil
 }
 
-// datapathAs converts the node's datapath to the interface that a plugin wants. The compiler checks that it fits.
-type datapathAs[D any] func(*loader.Datapath) D
-
-// open is loader.Open with the node's configuration.
-func (as datapathAs[D]) open(ctx context.Context, a *cniskel.Args) (D, error) {
+// open is loader.Open for plugins that have chosen eBPF themselves.
+func open(ctx context.Context, a *cniskel.Args) (loader.Interface, error) {
 	o, err := options(a)
 	if err != nil {
-		var none D
-		return none, err
+		return nil, err
 	}
-	return as.convert(loader.Open(ctx, o))
+	return orNil(loader.Open(ctx, o))
 }
 
-// openForced is open for plugins that have chosen the backend themselves: a
-// configuration that names eBPF gets it wherever it can run.
-func (as datapathAs[D]) openForced(ctx context.Context, a *cniskel.Args) (D, error) {
+// openAsked is open for a plugin that takes eBPF only where the node does not ask for another backend.
+func openAsked(ctx context.Context, a *cniskel.Args) (loader.Interface, error) {
 	o, err := options(a)
 	if err != nil {
-		var none D
-		return none, err
+		return nil, err
 	}
-	o.Config.Backend = nodeconf.BackendAuto
-	return as.convert(loader.Open(ctx, o))
+	if err := o.Config.EBPFRefused(); err != nil {
+		return nil, fmt.Errorf("%w: %w", loader.ErrUnavailable, err)
+	}
+	return orNil(loader.Open(ctx, o))
 }
 
-// openExisting is loader.OpenExisting in the same way, except that a mistake in
-// the node's configuration is only logged: it must not keep a DEL from cleaning.
-func (as datapathAs[D]) openExisting(ctx context.Context, a *cniskel.Args) (D, error) {
+// openExisting is loader.OpenExisting. A mistake in the node's configuration is only logged: it must not keep a DEL from cleaning.
+func openExisting(ctx context.Context, a *cniskel.Args) (loader.Interface, error) {
 	o, err := options(a)
 	if err != nil {
 		a.Log.Warn("using the defaults for what exists", log.Error(err))
 		o = loader.Options{Log: a.Log}
 	}
-	return as.convert(loader.OpenExisting(ctx, o))
+	return orNil(loader.OpenExisting(ctx, o))
 }
 
-// convert returns no D at all with an error: an interface that holds a nil
-// pointer is not nil.
-func (as datapathAs[D]) convert(dp *loader.Datapath, err error) (D, error) {
+// orNil returns no interface at all with an error: one that holds a nil pointer is not nil.
+func orNil(dp *loader.Datapath, err error) (loader.Interface, error) {
 	if err != nil {
-		var none D
-		return none, err
+		return nil, err
 	}
-	return as(dp), nil
+	return dp, nil
 }
 
 // openNetfilter returns the node's netfilter side. A mistake in the node's
@@ -111,29 +104,26 @@ func openNetfilter(a *cniskel.Args) (*choice.Node, error) {
 }
 
 func newBridge() *cniskel.Plugin {
-	as := datapathAs[bridge.Datapath](func(d *loader.Datapath) bridge.Datapath { return d })
 	return bridge.New(bridge.Deps{
 		IPAM:      ipam(),
-		Opener:    bridge.Opener{Open: as.openForced, OpenExisting: as.openExisting},
+		Opener:    bridge.Opener{Open: open, OpenExisting: openExisting},
 		Netfilter: func(a *cniskel.Args) (bridge.Netfilter, error) { return openNetfilter(a) },
 		Records:   attachments.Open(attachments.DefaultDir),
 	})
 }
 
 func newPTP() *cniskel.Plugin {
-	as := datapathAs[ptp.Datapath](func(d *loader.Datapath) ptp.Datapath { return d })
 	return ptp.New(ptp.Deps{
 		IPAM:      ipam(),
-		Opener:    ptp.Opener{Open: as.openForced, OpenExisting: as.openExisting},
+		Opener:    ptp.Opener{Open: open, OpenExisting: openExisting},
 		Netfilter: func(a *cniskel.Args) (ptp.Netfilter, error) { return openNetfilter(a) },
 		Records:   attachments.Open(attachments.DefaultDir),
 	})
 }
 
 func newPortmap() *cniskel.Plugin {
-	as := datapathAs[portmap.Datapath](func(d *loader.Datapath) portmap.Datapath { return d })
 	return portmap.New(portmap.Deps{
-		Opener:    portmap.Opener{Open: as.openForced, OpenExisting: as.openExisting},
+		Opener:    portmap.Opener{Open: open, OpenExisting: openExisting},
 		Netfilter: func(a *cniskel.Args) (portmap.Netfilter, error) { return openNetfilter(a) },
 		Resolve:   loader.Resolve,
 		Records:   attachments.Open(attachments.DefaultDir),
@@ -149,9 +139,8 @@ func newPortmap() *cniskel.Plugin {
 }
 
 func newFirewall() *cniskel.Plugin {
-	as := datapathAs[firewall.Datapath](func(d *loader.Datapath) firewall.Datapath { return d })
 	return firewall.New(firewall.Deps{
-		Opener:    firewall.Opener{Open: as.openForced, OpenExisting: as.openExisting},
+		Opener:    firewall.Opener{Open: open, OpenExisting: openExisting},
 		Netfilter: func(a *cniskel.Args) (firewall.Netfilter, error) { return openNetfilter(a) },
 		Resolve:   loader.ResolvePodns,
 		Records:   attachments.Open(attachments.DefaultDir),
@@ -161,7 +150,7 @@ func newFirewall() *cniskel.Plugin {
 func newTuning() *cniskel.Plugin {
 	return tuning.New(tuning.Deps{
 		Match:        sysctlallow.ByHelper,
-		OpenExisting: datapathAs[tuning.Datapath](func(d *loader.Datapath) tuning.Datapath { return d }).openExisting,
+		OpenExisting: openExisting,
 		Records:      attachments.Open(attachments.DefaultDir),
 	})
 }
@@ -181,9 +170,8 @@ func newFlannel() *cniskel.Plugin {
 }
 
 func newBandwidth() *cniskel.Plugin {
-	as := datapathAs[bandwidth.Datapath](func(d *loader.Datapath) bandwidth.Datapath { return d })
 	return bandwidth.New(bandwidth.Deps{
-		Opener: bandwidth.Opener{Open: as.open, OpenExisting: as.openExisting},
+		Opener: bandwidth.Opener{Open: openAsked, OpenExisting: openExisting},
 		Backend: func(a *cniskel.Args) (string, error) {
 			o, err := options(a)
 			if err != nil {

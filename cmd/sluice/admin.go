@@ -56,7 +56,7 @@ makes: containers and virtual machines behind it then reach published ports.`,
 					return err
 				}
 			}
-			return a.withDatapath(c.Context(), func(pinned datapath) error {
+			return a.withDatapath(c.Context(), func(pinned loader.Interface) error {
 				// As an ADD does: the programs are loaded again if the configuration has changed.
 				err := a.loadAndSync(c.Context())
 				if errors.Is(err, loader.ErrUnavailable) { // such as by the node's backend: pods from before still need what is loaded
@@ -155,7 +155,7 @@ datapath again.`,
   sluice unload --force`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withDatapath(c.Context(), func(dp datapath) error {
+			return a.withDatapath(c.Context(), func(dp loader.Interface) error {
 				return a.unload(c.Context(), dp, force)
 			}, func() error {
 				// A load or an unload that was killed, or an operator who removed pins, may have left a part. With attachments the
@@ -173,7 +173,7 @@ datapath again.`,
 	return c
 }
 
-func (a *app) unload(ctx context.Context, dp datapath, force bool) error {
+func (a *app) unload(ctx context.Context, dp loader.Interface, force bool) error {
 	if !force {
 		records, err := a.node.Records()
 		if err != nil {

@@ -50,7 +50,7 @@ those of the policer on the host veth, which drops what bypasses the queue.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var shapes []loader.RateLimitStatus
-			err := a.withDatapath(c.Context(), func(dp datapath) (err error) {
+			err := a.withDatapath(c.Context(), func(dp loader.Interface) (err error) {
 				shapes, err = dp.RateLimits(c.Context())
 				return err
 			}, func() error { return nil }) // token buckets need none

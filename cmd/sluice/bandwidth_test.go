@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/loader/loadertest"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
@@ -22,14 +23,13 @@ func TestBandwidth(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := &fakeNode{
-		status:  &loader.Status{},
 		records: []*attachments.Record{{ID: ref, Plugins: map[string]attachments.Section{"bandwidth": {State: attachments.StateDone, Data: data}}}},
-		shapes: []loader.RateLimitStatus{
+		dp: loadertest.Datapath{State: &loader.Status{}, Limits: []loader.RateLimitStatus{
 			{Owner: ref.Owner(), Bytes: 3 << 20, Drops: 4, Backlog: 20 * time.Millisecond},
 			{Owner: ref.Owner(), Egress: true, Police: true, Bytes: 9 << 20, Drops: 7},
 			{Owner: ref.Owner(), Egress: true, Bytes: 5 << 10, Drops: 1},
 			{Owner: 1, Bytes: 1},
-		},
+		}},
 	}
 	out, errs, status := runTool(t, n, 0, "bandwidth", "-w")
 	want := []string{

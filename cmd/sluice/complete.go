@@ -6,6 +6,8 @@ import (
 	"cmp"
 
 	"github.com/spf13/cobra"
+
+	"github.com/sluice-cni/sluice/loader"
 )
 
 // completePods completes up to n arguments, or a flag with 0, by pods: the beginnings of container IDs, and words.
@@ -26,7 +28,7 @@ func (a *app) completePods(n int, words ...string) cobra.CompletionFunc {
 // completeAddresses completes a flag by the addresses of pods.
 func (a *app) completeAddresses(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var out []string
-	_ = a.withDatapath(c.Context(), func(dp datapath) error { // without one there is nothing to complete
+	_ = a.withDatapath(c.Context(), func(dp loader.Interface) error { // without one there is nothing to complete
 		endpoints, err := dp.Endpoints(c.Context())
 		names := a.owners()
 		for _, e := range endpoints {

@@ -87,7 +87,7 @@ takes the fast path in both directions.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			views := []flowView{}
-			return a.withDatapath(c.Context(), func(dp datapath) error {
+			return a.withDatapath(c.Context(), func(dp loader.Interface) error {
 				views, err := f.collect(c.Context(), dp, a.ownersFor(f.pod))
 				if err != nil {
 					return err
@@ -165,11 +165,11 @@ func (f *flowFilter) podMatcher(o owners) (func(loader.Flow) bool, error) {
 }
 
 // collect walks the flows and returns those selected, sorted.
-func (f *flowFilter) collect(ctx context.Context, dp reader, o owners) ([]flowView, error) {
+func (f *flowFilter) collect(ctx context.Context, dp loader.Interface, o owners) ([]flowView, error) {
 	return f.collectWhere(ctx, dp, o, func(flowView) bool { return true })
 }
 
-func (f *flowFilter) collectWhere(ctx context.Context, dp reader, o owners, where func(flowView) bool) ([]flowView, error) {
+func (f *flowFilter) collectWhere(ctx context.Context, dp loader.Interface, o owners, where func(flowView) bool) ([]flowView, error) {
 	match, err := f.matcher(o)
 	if err != nil {
 		return nil, err

@@ -68,7 +68,7 @@ func newDenyDel(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.withDatapath(c.Context(), func(dp datapath) error {
+			return a.withDatapath(c.Context(), func(dp loader.Interface) error {
 				if err := dp.DenyDelete(c.Context(), networks); err != nil {
 					return err
 				}
@@ -86,7 +86,7 @@ func newDenyList(a *app) *cobra.Command {
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			empty := &loader.DenyStatus{Entries: []loader.DenyEntry{}, Devices: []loader.DenyDevice{}}
-			return a.withDatapath(c.Context(), func(dp datapath) error {
+			return a.withDatapath(c.Context(), func(dp loader.Interface) error {
 				s, err := dp.Deny(c.Context())
 				if err != nil {
 					return fmt.Errorf("read the denylist: %w", err)

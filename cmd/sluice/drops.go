@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
 
@@ -47,7 +48,7 @@ reasons without packets; --watch prints the list anew at an interval.`,
 				return fmt.Errorf("--watch %s: must be more than 0", watch)
 			}
 			for {
-				err := a.withDatapath(c.Context(), func(dp datapath) error { return a.drops(c.Context(), dp, reason, all) },
+				err := a.withDatapath(c.Context(), func(dp loader.Interface) error { return a.drops(c.Context(), dp, reason, all) },
 					func() error { return a.nothing([]dropCountView{}) })
 				if err != nil || watch <= 0 {
 					return err
@@ -66,7 +67,7 @@ reasons without packets; --watch prints the list anew at an interval.`,
 	return c
 }
 
-func (a *app) drops(ctx context.Context, dp reader, reason string, all bool) error {
+func (a *app) drops(ctx context.Context, dp loader.Interface, reason string, all bool) error {
 	views, err := dropViews(ctx, dp, a.owners, reason, all)
 	if err != nil {
 		return err
@@ -75,7 +76,7 @@ func (a *app) drops(ctx context.Context, dp reader, reason string, all bool) err
 }
 
 // dropViews counts drops for a reason, "" for each. It asks for the owners after it has counted: an owner may be new.
-func dropViews(ctx context.Context, dp reader, now func() owners, reason string, all bool) ([]dropCountView, error) {
+func dropViews(ctx context.Context, dp loader.Interface, now func() owners, reason string, all bool) ([]dropCountView, error) {
 	sums, err := dp.DropSums(ctx)
 	if err != nil {
 		return nil, err

@@ -52,7 +52,7 @@ and never entered the host's stack. Counters start when the pod is added.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			views := []endpointView{}
-			return a.withDatapath(c.Context(), func(dp datapath) error {
+			return a.withDatapath(c.Context(), func(dp loader.Interface) error {
 				endpoints, err := dp.Endpoints(c.Context())
 				if err != nil {
 					return fmt.Errorf("read the endpoints: %w", err)

@@ -7,11 +7,9 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"iter"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -21,7 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/orphans"
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/pools"
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/loader/loadapi"
+	"github.com/sluice-cni/sluice/loader/loadertest"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
@@ -37,14 +35,11 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 // fakeNode is a node with two pods, one of whose records is lost.
 type fakeNode struct {
+	dp         loadertest.Datapath // without State nothing is loaded
 	records    []*attachments.Record
 	choices    map[string]netfilter.Choice
-	status     *loader.Status // nil: nothing is loaded
 	places     []loader.Place
 	decision   *loader.Status // nil: no call tried
-	ports      []hostport.Entry
-	flows      []loader.Flow
-	shapes     []loader.RateLimitStatus
 	facts      *doctor.Facts
 	report     orphans.Report
 	blind      error // of the report
@@ -55,37 +50,31 @@ type fakeNode struct {
 	openErr    error
 	loadErr    error
 	readErr    error
-	synced     int
-	unloaded   int
 	cleared    int
-	denied     []netip.Prefix
-	policies   []loader.PolicyStatus
 	verbs      []verbtimes.Histogram
-	open       int
 	pools      []pools.Pool
 	podNames   map[attachments.ID][2]string
 	conflicts  []nodeports.Conflict
-	named      int  // times that a name was asked for
-	noCounts   bool // the programs are of a build that does not count connections
+	named      int // times that a name was asked for
 }
 
-func (n *fakeNode) Datapath(context.Context) (datapath, error) {
-	if n.openErr != nil {
-		return nil, n.openErr
+func (n *fakeNode) Datapath(context.Context) (loader.Interface, error) {
+	n.dp.OpenErr, n.dp.Loaded = n.openErr, n.dp.State != nil
+	if n.dp.Fail == nil {
+		n.dp.Fail = map[string]error{}
 	}
-	if n.status == nil {
-		return nil, loader.ErrNotLoaded
+	for _, method := range []string{"Flows", "Policies", "Deny"} {
+		n.dp.Fail[method] = n.readErr
 	}
-	n.open++
-	return fakeDatapath{n}, nil
+	return n.dp.Open(false)
 }
 
-func (n *fakeNode) Load(ctx context.Context) (datapath, error) {
+func (n *fakeNode) Load(ctx context.Context) (loader.Interface, error) {
 	if n.loadErr != nil {
 		return nil, n.loadErr
 	}
-	if n.status == nil {
-		n.status = &loader.Status{}
+	if n.dp.State == nil {
+		n.dp.State = &loader.Status{}
 	}
 	return n.Datapath(ctx)
 }
@@ -100,7 +89,7 @@ func (n *fakeNode) Decision(context.Context) (*loader.Status, error) {
 }
 
 func (n *fakeNode) Places() ([]loader.Place, error) {
-	return append([]loader.Place{{Path: "/sys/fs/bpf", Pinned: n.status != nil}}, n.places...), nil
+	return append([]loader.Place{{Path: "/sys/fs/bpf", Pinned: n.dp.State != nil}}, n.places...), nil
 }
 
 func (n *fakeNode) Choices() (map[string]netfilter.Choice, error) { return n.choices, nil }
@@ -119,116 +108,6 @@ func (n *fakeNode) PodName(id attachments.ID) (namespace, name string) {
 func (n *fakeNode) VerbTimes() ([]verbtimes.Histogram, error) { return n.verbs, nil }
 
 func (n *fakeNode) Pools() ([]pools.Pool, error) { return n.pools, nil }
-
-type fakeDatapath struct{ n *fakeNode }
-
-func (fake fakeDatapath) Close() error               { fake.n.open--; return nil }
-func (fake fakeDatapath) Sync(context.Context) error { fake.n.synced++; return nil }
-
-func (fake fakeDatapath) Unload(context.Context) error {
-	fake.n.unloaded++
-	fake.n.status = nil
-	return nil
-}
-
-func (fake fakeDatapath) Status(context.Context) (*loader.Status, error) { return fake.n.status, nil }
-
-func (fake fakeDatapath) StatusCounted(_ context.Context, counted map[string]conntrack.Use) (*loader.Status, error) {
-	st := *fake.n.status
-	st.Maps = slices.Clone(st.Maps)
-	for i := range st.Maps {
-		if use, ok := counted[st.Maps[i].Name]; ok {
-			st.Maps[i].Entries, st.Maps[i].InUse = use.Entries, use.Living
-		}
-	}
-	return &st, nil
-}
-
-func (fake fakeDatapath) Endpoints(context.Context) ([]loader.EndpointStatus, error) {
-	return fake.n.status.Endpoints, nil
-}
-
-func (fake fakeDatapath) HostPorts(context.Context) ([]hostport.Entry, error) {
-	return fake.n.ports, nil
-}
-
-func (fake fakeDatapath) RateLimits(context.Context) ([]loader.RateLimitStatus, error) {
-	return fake.n.shapes, nil
-}
-
-func (fake fakeDatapath) Flows(_ context.Context, f loader.FlowFilter) iter.Seq2[loader.Flow, error] {
-	return func(yield func(loader.Flow, error) bool) {
-		for _, flow := range fake.n.flows {
-			if f.Counted != nil {
-				use := f.Counted["sl_ct"]
-				use.Entries, use.Living = use.Entries+1, use.Living+1
-				f.Counted["sl_ct"] = use
-			}
-			if f.Pod.IsValid() && flow.Pod.Addr() != f.Pod {
-				continue
-			}
-			if !yield(flow, nil) {
-				return
-			}
-		}
-		if fake.n.readErr != nil {
-			yield(loader.Flow{}, fake.n.readErr)
-		}
-	}
-}
-
-func (fake fakeDatapath) Events(context.Context) iter.Seq2[loader.DropEvent, error] {
-	return func(yield func(loader.DropEvent, error) bool) {
-		for _, e := range fakeEvents() {
-			if !yield(e, nil) {
-				return
-			}
-		}
-	}
-}
-
-func (fake fakeDatapath) Drops(context.Context) ([]loader.Drop, error) {
-	return []loader.Drop{
-		{Reason: spoofed, Device: "veth1", Owner: webRef.Owner(), Packets: 3},
-		{Reason: exhausted, Device: "eth0", Owner: lostRef.Owner(), Packets: 5},
-		{Reason: exhausted, Device: "eth0", Packets: 1},
-	}, nil
-}
-
-func (fake fakeDatapath) DropSums(context.Context) (map[drops.Reason]drops.Sum, error) {
-	return map[drops.Reason]drops.Sum{spoofed: {FromPods: 3}, exhausted: {ToPods: 1, FromPods: 5}}, nil
-}
-
-func (fake fakeDatapath) ConnectionCounts(context.Context) (conntrack.Counts, error) {
-	if fake.n.noCounts {
-		return conntrack.Counts{}, loader.ErrNotLoaded
-	}
-	return conntrack.Counts{ByPod: 7, ByClient: 4, Fin: 3, Rst: 1, Evicted: 2}, nil
-}
-
-func (fake fakeDatapath) Hooks([]int) ([]loader.HookPrograms, error) { return nil, nil }
-
-func (fake fakeDatapath) LoadRequest(context.Context) (loadapi.LoadRequest, error) {
-	return loadapi.LoadRequest{}, errors.New("build fake is not this one")
-}
-
-func (fake fakeDatapath) flush(match func(loader.Flow) bool) (int, error) {
-	n := 0
-	for _, f := range fake.n.flows {
-		if match(f) {
-			n++
-		}
-	}
-	return n, nil
-}
-
-func (fake fakeDatapath) RelearnFlows(_ context.Context, match func(loader.Flow) bool) (int, error) {
-	return fake.flush(match)
-}
-
-func (fake fakeDatapath) FlushFlows(_ context.Context, match func(loader.Flow) bool) (int, error) {
-	return fake.flush(match)
-}
 
 const (
 	spoofed   = drops.Reason(bpfgen.TypesSlDropReasonSL_DROP_SPOOFED_IP)
@@ -261,15 +140,26 @@ func newFakeNode() *fakeNode {
 			{Version: 1, ID: attachments.ID{Network: "other", ContainerID: "77", IfName: "net1"}, Created: born,
 				Plugins: map[string]attachments.Section{"bridge": {State: attachments.StateIntent}}},
 		},
-		status: fakeStatus(),
-		ports: []hostport.Entry{
-			{Mapping: hostport.Mapping{Key: hostport.Key{HostIP: netip.IPv4Unspecified(), Proto: 6, Port: 8080}, PodIP: addr("10.1.0.2"), PodPort: 80, SNAT: true}, Owner: webRef.Owner(), Generation: 12},
-			{Mapping: hostport.Mapping{Key: hostport.Key{HostIP: netip.IPv6Unspecified(), Proto: 6, Port: 8080}, PodIP: addr("fd00:1::2"), PodPort: 80, SNAT: true}, Owner: webRef.Owner(), Generation: 13},
-			{Mapping: hostport.Mapping{Key: hostport.Key{HostIP: addr("192.0.2.1"), Proto: 17, Port: 53}, PodIP: addr("10.1.0.3"), PodPort: 5353}, Owner: lostRef.Owner(), Generation: 14},
+		dp: loadertest.Datapath{
+			State: fakeStatus(), Connections: fakeFlows(), Rules: fakePolicies(), Denied: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")},
+			Dropped: fakeEvents(), Fail: map[string]error{},
+			DropCounts: []loader.Drop{
+				{Reason: spoofed, Device: "veth1", Owner: webRef.Owner(), Packets: 3},
+				{Reason: exhausted, Device: "eth0", Owner: lostRef.Owner(), Packets: 5},
+				{Reason: exhausted, Device: "eth0", Packets: 1},
+			},
+			Sums:   map[drops.Reason]drops.Sum{spoofed: {FromPods: 3}, exhausted: {ToPods: 1, FromPods: 5}},
+			Counts: conntrack.Counts{ByPod: 7, ByClient: 4, Fin: 3, Rst: 1, Evicted: 2},
+			Uplinks: []loader.DenyDevice{
+				{Ifindex: 2, Name: "eth0", Mode: "native"},
+				{Ifindex: 3, Name: "eth1", Mode: "none", Why: "it has an XDP program of somebody else (native, id 7), which stays"},
+			},
+			Ports: []hostport.Entry{
+				{Mapping: hostport.Mapping{Key: hostport.Key{HostIP: netip.IPv4Unspecified(), Proto: 6, Port: 8080}, PodIP: addr("10.1.0.2"), PodPort: 80, SNAT: true}, Owner: webRef.Owner(), Generation: 12},
+				{Mapping: hostport.Mapping{Key: hostport.Key{HostIP: netip.IPv6Unspecified(), Proto: 6, Port: 8080}, PodIP: addr("fd00:1::2"), PodPort: 80, SNAT: true}, Owner: webRef.Owner(), Generation: 13},
+				{Mapping: hostport.Mapping{Key: hostport.Key{HostIP: addr("192.0.2.1"), Proto: 17, Port: 53}, PodIP: addr("10.1.0.3"), PodPort: 5353}, Owner: lostRef.Owner(), Generation: 14},
+			},
 		},
-		flows:    fakeFlows(),
-		policies: fakePolicies(),
-		denied:   []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")},
 	}
 }
 
@@ -349,8 +239,8 @@ func runTool(t *testing.T, n *fakeNode, width int, args ...string) (stdout, stde
 	var out, errs bytes.Buffer
 	a := &app{out: &out, err: &errs, node: n, ops: n, width: width}
 	status = a.run(t.Context(), args)
-	if n.open != 0 {
-		t.Errorf("%d handles were not closed", n.open)
+	if n.dp.Handles != 0 {
+		t.Errorf("%d handles were not closed", n.dp.Handles)
 	}
 	return out.String(), errs.String(), status
 }
@@ -371,32 +261,4 @@ func golden(t *testing.T, name, got string) {
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", path, diff)
 	}
-}
-
-func (fake fakeDatapath) Policies(context.Context) ([]loader.PolicyStatus, error) {
-	return fake.n.policies, fake.n.readErr
-}
-
-func (fake fakeDatapath) Deny(context.Context) (*loader.DenyStatus, error) {
-	s := &loader.DenyStatus{Devices: []loader.DenyDevice{{Ifindex: 2, Name: "eth0", Mode: "native"}, {Ifindex: 3, Name: "eth1", Mode: "none", Why: "it has an XDP program of somebody else (native, id 7), which stays"}}}
-	for _, p := range fake.n.denied {
-		s.Entries = append(s.Entries, loader.DenyEntry{Network: p, Packets: 12})
-	}
-	return s, fake.n.readErr
-}
-
-func (fake fakeDatapath) DenyAdd(_ context.Context, networks []netip.Prefix) error {
-	fake.n.denied = append(fake.n.denied, networks...)
-	return nil
-}
-
-func (fake fakeDatapath) DenyDelete(_ context.Context, networks []netip.Prefix) error {
-	for _, p := range networks {
-		i := slices.Index(fake.n.denied, p)
-		if i < 0 {
-			return loader.ErrNotDenied
-		}
-		fake.n.denied = slices.Delete(fake.n.denied, i, i+1)
-	}
-	return nil
 }

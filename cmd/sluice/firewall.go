@@ -34,7 +34,7 @@ its default.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			views := []policyView{}
-			return a.withDatapath(c.Context(), func(dp datapath) error {
+			return a.withDatapath(c.Context(), func(dp loader.Interface) error {
 				policies, err := dp.Policies(c.Context())
 				if err != nil {
 					return fmt.Errorf("read the policies: %w", err)

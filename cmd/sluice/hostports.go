@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/ipproto"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
@@ -48,7 +49,7 @@ func newHostPorts(a *app) *cobra.Command {
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			views := []hostPortView{}
-			err := a.withDatapath(c.Context(), func(dp datapath) error {
+			err := a.withDatapath(c.Context(), func(dp loader.Interface) error {
 				ports, err := dp.HostPorts(c.Context())
 				if err != nil {
 					return fmt.Errorf("read the published ports: %w", err)

@@ -36,7 +36,7 @@ func (realNode) Leftovers(ctx context.Context) (orphans.Report, error) {
 	if err != nil {
 		return orphans.Report{}, err
 	}
-	var maps orphans.Maps
+	var maps loader.Interface
 	dp, err := doctor.Open(ctx, conf)
 	switch {
 	case err == nil:

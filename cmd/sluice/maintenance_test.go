@@ -52,7 +52,7 @@ func sickNode() *fakeNode {
 	n := newFakeNode()
 	n.report = someLeftovers()
 	n.facts = &doctor.Facts{
-		Config: nodeconf.Default(), Cgroup: "/sys/fs/cgroup", Status: n.status, Probes: n.status.Probes, Leftovers: n.report,
+		Config: nodeconf.Default(), Cgroup: "/sys/fs/cgroup", Status: n.dp.State, Probes: n.dp.State.Probes, Leftovers: n.report,
 		Links: map[int]string{2: "eth0"}, Sysctls: map[string]string{"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "0"},
 		Hooks:    []loader.HookPrograms{{Ifindex: 2, Hook: "ingress", Programs: []loader.HookedProgram{{Name: "cil_from_netdev", ID: 90, How: "tcx"}, {Name: "sl_from_uplink", ID: 31, How: "tcx", Ours: true}}}},
 		Forwards: []netfilter.ForwardChain{{Tool: "iptables-nft", V4: true, Chain: "FORWARD"}},

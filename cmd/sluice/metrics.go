@@ -89,7 +89,7 @@ func (a *app) lookForMetrics(ctx context.Context, pods bool) (*metrics.Node, err
 		names = ownersOf(records)
 	}
 	look(partDatapath, func() error {
-		return a.withDatapath(ctx, func(dp datapath) error { return datapathMetrics(ctx, dp, n, names) }, func() error { return a.decisionMetrics(ctx, n) })
+		return a.withDatapath(ctx, func(dp loader.Interface) error { return datapathMetrics(ctx, dp, n, names) }, func() error { return a.decisionMetrics(ctx, n) })
 	})
 	look(partNetfilter, func() error {
 		choices, err := a.node.Choices()
@@ -124,7 +124,7 @@ func (a *app) decisionMetrics(ctx context.Context, n *metrics.Node) error {
 }
 
 // datapathMetrics reads the datapath, with series of the pods in names if that is not nil.
-func datapathMetrics(ctx context.Context, dp reader, n *metrics.Node, names owners) error {
+func datapathMetrics(ctx context.Context, dp loader.Interface, n *metrics.Node, names owners) error {
 	var err error
 	if n.Drops, err = dp.DropSums(ctx); err != nil {
 		return err
@@ -173,7 +173,7 @@ func datapathMetrics(ctx context.Context, dp reader, n *metrics.Node, names owne
 }
 
 // connectionCounts is nil where the programs do not count connections.
-func connectionCounts(ctx context.Context, dp reader) (*conntrack.Counts, error) {
+func connectionCounts(ctx context.Context, dp loader.Interface) (*conntrack.Counts, error) {
 	n, err := dp.ConnectionCounts(ctx)
 	if errors.Is(err, loader.ErrNotLoaded) {
 		return nil, nil // nothing is known, and nothing is wrong

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/pools"
+	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/pkg/verbtimes"
 )
@@ -38,17 +39,17 @@ func TestMetrics(t *testing.T) {
 	if status != 0 || errs != "" {
 		t.Errorf("%d, %s", status, errs)
 	}
-	wantLines(t, out, `sluice_datapath_loaded 1`, `sluice_backend_info{backend="ebpf",reason="`+n.status.Reason+`"} 1`, `sluice_look_failed{part="attachments"} 0`,
+	wantLines(t, out, `sluice_datapath_loaded 1`, `sluice_backend_info{backend="ebpf",reason="`+n.dp.State.Reason+`"} 1`, `sluice_look_failed{part="attachments"} 0`,
 		`sluice_cni_verb_duration_seconds_count{plugin="ptp",result="success",verb="DEL"} 2`,
 		`sluice_ipam_addresses_used{family="ipv4",plugin="host-local",pool="net0"} 2`, `sluice_ipam_addresses{family="ipv4",plugin="host-local",pool="net0"} 253`,
-		`sluice_map_entries{map="sl_ct"} `+strconv.Itoa(len(n.flows)),
+		`sluice_map_entries{map="sl_ct"} `+strconv.Itoa(len(n.dp.Connections)),
 		`sluice_connections_made_total{opener="pod"} 7`, `sluice_connections_evicted_total 2`,
 		`sluice_dropped_packets_total{direction="from_pods",reason="spoofed-ip"} 3`, `sluice_dropped_packets_total{direction="to_pods",reason="spoofed-ip"} 0`)
-	n.noCounts = true
+	n.dp.Fail["ConnectionCounts"] = loader.ErrNotLoaded
 	if old, errs, status := runTool(t, n, 0, "metrics"); status != 0 || errs != "" || strings.Contains(old, "sluice_connections_made_total") {
 		t.Errorf("programs of a build without counters: %d, %s%s", status, errs, old)
 	}
-	n.noCounts = false
+	delete(n.dp.Fail, "ConnectionCounts")
 
 	dir := t.TempDir()
 	file := filepath.Join(dir, "sluice.prom")
@@ -79,7 +80,7 @@ func TestMetrics(t *testing.T) {
 // Series of pods are there when they are asked for, and only then.
 func TestMetricsOfPods(t *testing.T) {
 	n := newFakeNode()
-	ref, ep := n.records[0].ID, &n.status.Endpoints[0]
+	ref, ep := n.records[0].ID, &n.dp.State.Endpoints[0]
 	if ep.Owner != ref.Owner() {
 		t.Fatal("the first endpoint is not that of the first record")
 	}
@@ -94,7 +95,7 @@ func TestMetricsOfPods(t *testing.T) {
 	of := labels + `,direction="to_pods",interface="` + ref.IfName + `",network="` + ref.Network + `"} `
 	wantLines(t, out, "sluice_pod_forwarded_packets_total{"+of+strconv.FormatUint(ep.Stats.RxPackets, 10))
 	flows := 0
-	for _, f := range n.flows {
+	for _, f := range n.dp.Connections {
 		if f.Owner == ref.Owner() {
 			flows++
 		}
@@ -113,7 +114,7 @@ func TestMetricsInParts(t *testing.T) {
 	wantLines(t, out, `sluice_look_failed{part="datapath"} 1`, `sluice_look_failed{part="verbs"} 0`, `sluice_datapath_loaded 0`, `sluice_attachments{network="`+n.records[0].Network+`"} 1`)
 
 	n = newFakeNode()
-	n.status = nil
+	n.dp.State = nil
 	if out, errs, status = runTool(t, n, 0, "metrics"); status != 0 || errs != "" {
 		t.Errorf("%d, %s", status, errs)
 	}

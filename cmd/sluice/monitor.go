@@ -77,7 +77,7 @@ first 128 bytes of the frame. One monitor runs at a time.`,
   sluice monitor --pod shop/cart-0 -o json`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withDatapath(c.Context(), func(dp datapath) error { return a.monitor(c, dp, f) },
+			return a.withDatapath(c.Context(), func(dp loader.Interface) error { return a.monitor(c, dp, f) },
 				func() error {
 					if a.output == outputJSON {
 						return nil // no object, no line
@@ -98,7 +98,7 @@ first 128 bytes of the frame. One monitor runs at a time.`,
 // ownersAnew is how often the records are read for an attachment that they do not name.
 const ownersAnew = time.Second
 
-func (a *app) monitor(c *cobra.Command, dp datapath, f monitorFilter) error {
+func (a *app) monitor(c *cobra.Command, dp loader.Interface, f monitorFilter) error {
 	if err := f.check(); err != nil {
 		return err
 	}

@@ -85,7 +85,7 @@ func newNATList(a *app) *cobra.Command {
 		Example: `  sluice nat list --container 3f1c -o json`,
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withDatapath(c.Context(), func(dp datapath) error {
+			return a.withDatapath(c.Context(), func(dp loader.Interface) error {
 				views, err := f.collectWhere(c.Context(), dp, a.ownersFor(f.pod), translated)
 				if err != nil {
 					return err
@@ -131,7 +131,7 @@ outside arrives first, the node refuses it, and the TCP connection ends.`,
 			if !all && f.empty() {
 				return errors.New("which connections? --all for every one")
 			}
-			return a.flush(c.Context(), &f, translated, datapath.FlushFlows, "removed")
+			return a.flush(c.Context(), &f, translated, loader.Interface.FlushFlows, "removed")
 		},
 	}
 	f.selectFlags(a, c)
@@ -139,11 +139,11 @@ outside arrives first, the node refuses it, and the TCP connection ends.`,
 	return c
 }
 
-type flusher func(dp datapath, ctx context.Context, match func(loader.Flow) bool) (int, error)
+type flusher func(dp loader.Interface, ctx context.Context, match func(loader.Flow) bool) (int, error)
 
 // flush lets do have the flows that f selects.
 func (a *app) flush(ctx context.Context, f *flowFilter, where func(flowView) bool, do flusher, what string) error {
-	return a.withDatapath(ctx, func(dp datapath) error {
+	return a.withDatapath(ctx, func(dp loader.Interface) error {
 		match, err := f.matcher(a.ownersFor(f.pod))
 		if err != nil {
 			return err
@@ -173,7 +173,7 @@ func newNATStats(a *app) *cobra.Command {
 		Example: `  sluice nat stats`,
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withDatapath(c.Context(), func(dp datapath) error {
+			return a.withDatapath(c.Context(), func(dp loader.Interface) error {
 				flows, err := (&flowFilter{sort: "idle"}).collectWhere(c.Context(), dp, a.owners(), translated)
 				if err != nil {
 					return err

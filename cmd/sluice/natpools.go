@@ -52,7 +52,7 @@ protocol) at once. IN USE and FREE are the figures of the busiest destination.`,
   sluice nat pools -o json`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withDatapath(c.Context(), func(dp datapath) error {
+			return a.withDatapath(c.Context(), func(dp loader.Interface) error {
 				v, err := a.natPools(c.Context(), dp)
 				if err != nil {
 					return err
@@ -65,7 +65,7 @@ protocol) at once. IN USE and FREE are the figures of the busiest destination.`,
 	}
 }
 
-func (a *app) natPools(ctx context.Context, dp reader) (*natPoolsView, error) {
+func (a *app) natPools(ctx context.Context, dp loader.Interface) (*natPoolsView, error) {
 	st, err := dp.Status(ctx)
 	if err != nil {
 		return nil, err

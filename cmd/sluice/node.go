@@ -5,17 +5,12 @@ package main
 import (
 	"context"
 	"errors"
-	"iter"
-	"net/netip"
+	"fmt"
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/doctor"
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/pools"
 	"github.com/sluice-cni/sluice/loader"
-	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
-	"github.com/sluice-cni/sluice/pkg/maps/drops"
-	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/netfilter/choice"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
@@ -26,9 +21,9 @@ import (
 // node is the machine the tool looks at.
 type node interface {
 	// Datapath opens what is loaded; loader.ErrNotLoaded when nothing is.
-	Datapath(ctx context.Context) (datapath, error)
+	Datapath(ctx context.Context) (loader.Interface, error)
 	// Load opens the datapath, and loads it if need be.
-	Load(ctx context.Context) (datapath, error)
+	Load(ctx context.Context) (loader.Interface, error)
 	// Clear removes what is left of a datapath that is not loaded; nothing there is success.
 	Clear(ctx context.Context) error
 	// Decision returns what the last attempt to load found, as far as it is
@@ -52,42 +47,10 @@ type node interface {
 	Pools() ([]pools.Pool, error)
 }
 
-// datapath is what the tool needs of *loader.Datapath.
-type datapath interface {
-	reader
-	Sync(ctx context.Context) error
-	Unload(ctx context.Context) error
-	DenyAdd(ctx context.Context, networks []netip.Prefix) error
-	DenyDelete(ctx context.Context, networks []netip.Prefix) error
-	RelearnFlows(ctx context.Context, match func(loader.Flow) bool) (int, error)
-	FlushFlows(ctx context.Context, match func(loader.Flow) bool) (int, error)
-	Close() error
-}
-
-// reader is the part that changes nothing.
-type reader interface {
-	Status(ctx context.Context) (*loader.Status, error)
-	StatusCounted(ctx context.Context, counted map[string]conntrack.Use) (*loader.Status, error)
-	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
-	HostPorts(ctx context.Context) ([]hostport.Entry, error)
-	Flows(ctx context.Context, f loader.FlowFilter) iter.Seq2[loader.Flow, error]
-	RateLimits(ctx context.Context) ([]loader.RateLimitStatus, error)
-	Policies(ctx context.Context) ([]loader.PolicyStatus, error)
-	Events(ctx context.Context) iter.Seq2[loader.DropEvent, error]
-	Drops(ctx context.Context) ([]loader.Drop, error)
-	DropSums(ctx context.Context) (map[drops.Reason]drops.Sum, error)
-	ConnectionCounts(ctx context.Context) (conntrack.Counts, error)
-	Deny(ctx context.Context) (*loader.DenyStatus, error)
-	LoadRequest(ctx context.Context) (loadapi.LoadRequest, error)
-	Hooks(indices []int) ([]loader.HookPrograms, error)
-}
-
-var _ datapath = (*loader.Datapath)(nil)
-
 // realNode is the node this process runs on.
 type realNode struct{}
 
-func (realNode) Datapath(ctx context.Context) (datapath, error) {
+func (realNode) Datapath(ctx context.Context) (loader.Interface, error) {
 	conf, err := nodeconf.Load(nodeconf.DefaultPath)
 	if err != nil {
 		return nil, err
@@ -99,10 +62,13 @@ func (realNode) Datapath(ctx context.Context) (datapath, error) {
 	return dp, nil
 }
 
-func (realNode) Load(ctx context.Context) (datapath, error) {
+func (realNode) Load(ctx context.Context) (loader.Interface, error) {
 	conf, err := nodeconf.Load(nodeconf.DefaultPath)
 	if err != nil {
 		return nil, err
+	}
+	if err := conf.EBPFRefused(); err != nil {
+		return nil, fmt.Errorf("%w: %w", loader.ErrUnavailable, err)
 	}
 	dp, err := loader.Open(ctx, doctor.Options(conf))
 	if err != nil {
@@ -159,7 +125,7 @@ func (realNode) Pools() ([]pools.Pool, error) { return pools.Read(pools.DefaultP
 
 // withDatapath calls f with the loaded datapath. When nothing is loaded it
 // calls empty instead, which is not an error.
-func (a *app) withDatapath(ctx context.Context, f func(datapath) error, empty func() error) error {
+func (a *app) withDatapath(ctx context.Context, f func(loader.Interface) error, empty func() error) error {
 	dp, err := a.node.Datapath(ctx)
 	if errors.Is(err, loader.ErrNotLoaded) {
 		return empty()

@@ -58,7 +58,7 @@ several flags must all match. -o jsonpb has the messages of Hubble's API.`,
 			if err := f.check(c); err != nil {
 				return err
 			}
-			return a.withDatapath(c.Context(), func(dp datapath) error { return a.observe(c, dp, f) },
+			return a.withDatapath(c.Context(), func(dp loader.Interface) error { return a.observe(c, dp, f) },
 				func() error {
 					if f.format != formatCompact {
 						return fmt.Errorf("%w: no pod of this node uses the eBPF datapath yet", loader.ErrNotLoaded)
@@ -161,7 +161,7 @@ func network(s string) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-func (a *app) observe(c *cobra.Command, dp datapath, f observeFlags) error {
+func (a *app) observe(c *cobra.Command, dp loader.Interface, f observeFlags) error {
 	f.Pod, f.Backend = a.pods().find, backend
 	emit := func(e flowevent.Event) error { return a.say("%s", a.eventText(&e)) }
 	switch enc := json.NewEncoder(a.out); f.format {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -17,7 +18,7 @@ const (
 )
 
 func (a *app) relearn(ctx context.Context, f *flowFilter) error {
-	return a.flush(ctx, f, func(flowView) bool { return true }, datapath.RelearnFlows, "take the slow path until they are confirmed again")
+	return a.flush(ctx, f, func(flowView) bool { return true }, loader.Interface.RelearnFlows, "take the slow path until they are confirmed again")
 }
 
 // followRules is "conntrack relearn --follow". The datapath is opened for each change: another build may have replaced it.

@@ -4,11 +4,10 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
-	"iter"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,47 +15,29 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 )
 
-// floodNode is a node with a flood of drops of one attachment that no record names.
-type floodNode struct {
+// countingNode counts how often its records are read.
+type countingNode struct {
 	*fakeNode
-	drops, asked int
+	asked int
 }
 
-type flood struct {
-	fakeDatapath
-	drops int
-}
-
-func (n *floodNode) Datapath(ctx context.Context) (datapath, error) {
-	_, err := n.fakeNode.Datapath(ctx)
-	return flood{fakeDatapath{n.fakeNode}, n.drops}, err
-}
-
-func (n *floodNode) Records() ([]*attachments.Record, error) {
+func (n *countingNode) Records() ([]*attachments.Record, error) {
 	n.asked++
 	return n.fakeNode.Records()
 }
 
-func (f flood) Events(context.Context) iter.Seq2[loader.DropEvent, error] {
-	return func(yield func(loader.DropEvent, error) bool) {
-		for range f.drops {
-			if !yield(fakeEvents()[2], nil) {
-				return
-			}
-		}
-	}
-}
-
 // The records are not read for each packet of a pod that has none, nor is it said each time that they cannot be.
 func TestMonitorFloodWithoutRecord(t *testing.T) {
-	n := &floodNode{fakeNode: newFakeNode(), drops: 2000}
+	const drops = 2000
+	n := &countingNode{fakeNode: newFakeNode()}
+	n.dp.Dropped = slices.Repeat(fakeEvents()[2:3], drops)
 	n.readErr = errors.New("permission denied")
 	var out, errs bytes.Buffer
 	if status := (&app{out: &out, err: &errs, node: n}).run(t.Context(), []string{"monitor"}); status != 0 {
 		t.Fatal(errs.String())
 	}
-	if lines := strings.Count(out.String(), "\n"); lines != n.drops {
-		t.Errorf("%d lines of %d", lines, n.drops)
+	if lines := strings.Count(out.String(), "\n"); lines != drops {
+		t.Errorf("%d lines of %d", lines, drops)
 	}
 	if said := strings.Count(errs.String(), "permission denied"); n.asked > 10 || said > 10 || n.asked < 2 {
 		t.Errorf("the records were read %d times, and %d times said to be unreadable", n.asked, said)
@@ -67,7 +48,7 @@ func TestMonitorFloodWithoutRecord(t *testing.T) {
 func TestUndecided(t *testing.T) {
 	undecided := func() *fakeNode {
 		n := newFakeNode()
-		n.status.Reason, n.status.Config, n.status.Attach = "the record of the decision is gone", loader.ConfigStatus{}, loader.AttachModes{}
+		n.dp.State.Reason, n.dp.State.Config, n.dp.State.Attach = "the record of the decision is gone", loader.ConfigStatus{}, loader.AttachModes{}
 		return n
 	}
 	out, _, status := runTool(t, undecided(), 0, "status")
@@ -96,7 +77,7 @@ func TestUndecided(t *testing.T) {
 // A list is a list in JSON, an empty one too: a device inside a pod has no addresses in the maps.
 func TestEndpointWithoutAddresses(t *testing.T) {
 	n := newFakeNode()
-	n.status.Endpoints = []loader.EndpointStatus{{Owner: webRef.Owner(), Features: []string{"admit"}, Netns: "/run/netns/web", Ifindex: 2}}
+	n.dp.State.Endpoints = []loader.EndpointStatus{{Owner: webRef.Owner(), Features: []string{"admit"}, Netns: "/run/netns/web", Ifindex: 2}}
 	out, _, status := runTool(t, n, 0, "endpoints", "-o", "json")
 	if status != 0 || strings.Contains(out, "null") {
 		t.Errorf("%d: %s", status, out)
@@ -106,7 +87,7 @@ func TestEndpointWithoutAddresses(t *testing.T) {
 // The device of a pod that has gone has no name: status says what endpoints says.
 func TestStatusOfGoneDevice(t *testing.T) {
 	n := newFakeNode()
-	n.status.Devices[2].Name = ""
+	n.dp.State.Devices[2].Name = ""
 	out, _, _ := runTool(t, n, 0, "status")
 	for line := range strings.Lines(out) {
 		if strings.Contains(line, "MISSING") && !strings.HasPrefix(line, "gone ") {
@@ -121,15 +102,16 @@ func TestNamesAreNoCommands(t *testing.T) {
 	for _, args := range []string{"status", "status -w", "endpoints", "hostports -w", "conntrack list", "monitor", "drops", "doctor", "cleanup", "deny list", "bandwidth"} {
 		for _, coloured := range []colours{false, true} {
 			n := sickNode()
-			n.status.Devices[0].Name, n.status.Devices[1].Name, n.status.Skipped[0].Name = evil, evil, evil
-			n.status.Devices[1].Programs[0].OK = false
-			n.status.Endpoints[0].HostIfName = evil
-			n.ports[0].Conditions.InDevice = evil
+			n.dp.State.Devices[0].Name, n.dp.State.Devices[1].Name, n.dp.State.Skipped[0].Name = evil, evil, evil
+			n.dp.State.Devices[1].Programs[0].OK = false
+			n.dp.State.Endpoints[0].HostIfName = evil
+			n.dp.Ports[0].Conditions.InDevice = evil
+			n.dp.Dropped[0].Device, n.dp.DropCounts[0].Device = evil, evil
 			n.facts.Links[2] = evil
 			n.report.Items[1].What = evil
 			n.records[0].ID.IfName, n.records[1].ID.IfName = evil, evil
 			var out, errs bytes.Buffer
-			a := &app{out: &out, err: &errs, node: evilNode{n}, ops: n, colours: coloured}
+			a := &app{out: &out, err: &errs, node: n, ops: n, colours: coloured}
 			a.run(t.Context(), strings.Fields(args))
 			text := out.String() + errs.String()
 			for _, c := range []string{"1", "2", "31", "32", "33", "0"} {
@@ -148,30 +130,6 @@ func TestNamesAreNoCommands(t *testing.T) {
 	if _, errs, _ := runTool(t, n, 0, "endpoints"); strings.ContainsAny(errs, "\x1b\x07") {
 		t.Errorf("%q", errs)
 	}
-}
-
-// evilNode drops at a device with that name.
-type evilNode struct{ *fakeNode }
-
-type evilDatapath struct{ fakeDatapath }
-
-func (n evilNode) Datapath(ctx context.Context) (datapath, error) {
-	_, err := n.fakeNode.Datapath(ctx)
-	return evilDatapath{fakeDatapath{n.fakeNode}}, err
-}
-
-func (evil evilDatapath) Events(context.Context) iter.Seq2[loader.DropEvent, error] {
-	return func(yield func(loader.DropEvent, error) bool) {
-		e := fakeEvents()[0]
-		e.Device = evil.n.status.Devices[0].Name
-		yield(e, nil)
-	}
-}
-
-func (evil evilDatapath) Drops(ctx context.Context) ([]loader.Drop, error) {
-	drops, err := evil.fakeDatapath.Drops(ctx)
-	drops[0].Device = evil.n.status.Devices[0].Name
-	return drops, err
 }
 
 // A filter that nothing matches does not make the node empty.
@@ -201,12 +159,12 @@ func TestUselessValues(t *testing.T) {
 // The denylist is no pod's: it goes with the maps only when that is wanted.
 func TestUnloadKeepsDenyList(t *testing.T) {
 	n := newFakeNode()
-	n.records, n.status.Endpoints = nil, nil
-	n.denied = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
-	if _, errs, status := runTool(t, n, 0, "unload"); status != 1 || n.unloaded != 0 || !strings.Contains(errs, "denylist") {
-		t.Errorf("%d, unloaded %d times, %q", status, n.unloaded, errs)
+	n.records, n.dp.State.Endpoints = nil, nil
+	n.dp.Denied = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
+	if _, errs, status := runTool(t, n, 0, "unload"); status != 1 || n.dp.Unloaded != 0 || !strings.Contains(errs, "denylist") {
+		t.Errorf("%d, unloaded %d times, %q", status, n.dp.Unloaded, errs)
 	}
-	if _, errs, status := runTool(t, n, 0, "unload", "--force"); status != 0 || n.unloaded != 1 {
-		t.Errorf("%d, unloaded %d times, %q", status, n.unloaded, errs)
+	if _, errs, status := runTool(t, n, 0, "unload", "--force"); status != 0 || n.dp.Unloaded != 1 {
+		t.Errorf("%d, unloaded %d times, %q", status, n.dp.Unloaded, errs)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/orphans"
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/loader/loadertest"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
@@ -143,7 +144,7 @@ func TestErrors(t *testing.T) {
 			if !strings.HasPrefix(errs, "sluice: ") || !strings.Contains(errs, tt.want) || strings.Count(errs, "\n") != 1 {
 				t.Errorf("stderr %q lacks %q, or is not one line", errs, tt.want)
 			}
-			if tt.node.unloaded > 0 {
+			if tt.node.dp.Unloaded > 0 {
 				t.Error("unloaded")
 			}
 		})
@@ -222,20 +223,20 @@ func TestPodIsCalled(t *testing.T) {
 
 func TestSyncAndUnload(t *testing.T) {
 	n := newFakeNode()
-	if out, _, status := runTool(t, n, 0, "resync"); status != 0 || n.synced != 1 || !strings.Contains(out, "up to date") {
+	if out, _, status := runTool(t, n, 0, "resync"); status != 0 || n.dp.Synced != 1 || !strings.Contains(out, "up to date") {
 		t.Errorf("sync: %d, %q", status, out)
 	}
-	if out, _, status := runTool(t, n, 0, "unload", "--force", "-o", "json"); status != 0 || n.unloaded != 1 || !strings.Contains(out, `"done": true`) {
+	if out, _, status := runTool(t, n, 0, "unload", "--force", "-o", "json"); status != 0 || n.dp.Unloaded != 1 || !strings.Contains(out, `"done": true`) {
 		t.Errorf("unload: %d, %q", status, out)
 	}
 	n = newFakeNode()
-	n.records, n.status.Endpoints, n.denied = nil, nil, nil
-	if _, errs, status := runTool(t, n, 0, "unload"); status != 0 || n.unloaded != 1 {
+	n.records, n.dp.State.Endpoints, n.dp.Denied = nil, nil, nil
+	if _, errs, status := runTool(t, n, 0, "unload"); status != 0 || n.dp.Unloaded != 1 {
 		t.Errorf("unload of an idle node: %d, %q", status, errs)
 	}
 	n = newFakeNode()
 	n.records = nil // endpoints without a record count too
-	if _, _, status := runTool(t, n, 0, "unload"); status != 1 || n.unloaded != 0 {
+	if _, _, status := runTool(t, n, 0, "unload"); status != 1 || n.dp.Unloaded != 0 {
 		t.Errorf("unload with endpoints: %d", status)
 	}
 }
@@ -243,26 +244,26 @@ func TestSyncAndUnload(t *testing.T) {
 // A node without programs gets them by --load only. Where they cannot run, pods get tables, and that is no failure.
 func TestResyncLoads(t *testing.T) {
 	for name, tt := range map[string]struct {
-		node   fakeNode
+		node   *fakeNode
 		args   []string
 		status int
 		synced int
 		out    string
 	}{
-		"not asked":      {args: []string{"resync"}, out: notLoaded},
-		"asked":          {args: []string{"resync", "--load"}, synced: 1, out: "The programs are loaded"},
-		"cannot run":     {node: fakeNode{loadErr: fmt.Errorf("%w: no BTF", loader.ErrUnavailable)}, args: []string{"resync", "--load"}, out: "no BTF."},
-		"fails":          {node: fakeNode{loadErr: errors.New("no space")}, args: []string{"resync", "--load"}, status: 1, out: "no space"},
-		"loaded already": {node: *newFakeNode(), args: []string{"resync", "--load"}, synced: 1, out: "up to date"},
+		"not asked":      {node: &fakeNode{}, args: []string{"resync"}, out: notLoaded},
+		"asked":          {node: &fakeNode{}, args: []string{"resync", "--load"}, synced: 1, out: "The programs are loaded"},
+		"cannot run":     {node: &fakeNode{loadErr: fmt.Errorf("%w: no BTF", loader.ErrUnavailable)}, args: []string{"resync", "--load"}, out: "no BTF."},
+		"fails":          {node: &fakeNode{loadErr: errors.New("no space")}, args: []string{"resync", "--load"}, status: 1, out: "no space"},
+		"loaded already": {node: newFakeNode(), args: []string{"resync", "--load"}, synced: 1, out: "up to date"},
 		"loaded, but cannot any more": {
-			node: fakeNode{status: &loader.Status{}, loadErr: fmt.Errorf("%w: the backend", loader.ErrUnavailable)},
+			node: &fakeNode{dp: loadertest.Datapath{State: &loader.Status{}}, loadErr: fmt.Errorf("%w: the backend", loader.ErrUnavailable)},
 			args: []string{"resync", "--load"}, synced: 1, out: "up to date",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, errs, status := runTool(t, &tt.node, 0, tt.args...)
-			if status != tt.status || tt.node.synced != tt.synced || tt.node.open != 0 || !strings.Contains(out+errs, tt.out) {
-				t.Errorf("exit status %d, synced %d times, %d open: %s%s", status, tt.node.synced, tt.node.open, out, errs)
+			out, errs, status := runTool(t, tt.node, 0, tt.args...)
+			if status != tt.status || tt.node.dp.Synced != tt.synced || tt.node.dp.Handles != 0 || !strings.Contains(out+errs, tt.out) {
+				t.Errorf("exit status %d, synced %d times, %d open: %s%s", status, tt.node.dp.Synced, tt.node.dp.Handles, out, errs)
 			}
 		})
 	}
@@ -277,27 +278,27 @@ func TestResyncNamesLostPods(t *testing.T) {
 	}
 	served := record(webRef, attachments.StateDone)
 	for name, tt := range map[string]struct {
-		node   fakeNode
+		node   *fakeNode
 		status int
 		out    string
 	}{
-		"served":           {node: fakeNode{status: fakeStatus(), records: []*attachments.Record{served}}, out: "up to date"},
-		"lost":             {node: fakeNode{status: fakeStatus(), records: []*attachments.Record{served, record(lost, attachments.StateDone)}}, status: 1, out: "1 attachment"},
-		"nothing loaded":   {node: fakeNode{records: []*attachments.Record{record(lost, attachments.StateDone)}}, status: 1, out: "1 attachment"},
-		"ADD is under way": {node: fakeNode{status: fakeStatus(), records: []*attachments.Record{record(lost, attachments.StateIntent)}}, out: "up to date"},
-		"pod is gone": {node: fakeNode{status: fakeStatus(), records: []*attachments.Record{record(lost, attachments.StateDone)}, report: orphans.Report{Items: []orphans.Item{
+		"served":           {node: &fakeNode{dp: loadertest.Datapath{State: fakeStatus()}, records: []*attachments.Record{served}}, out: "up to date"},
+		"lost":             {node: &fakeNode{dp: loadertest.Datapath{State: fakeStatus()}, records: []*attachments.Record{served, record(lost, attachments.StateDone)}}, status: 1, out: "1 attachment"},
+		"nothing loaded":   {node: &fakeNode{records: []*attachments.Record{record(lost, attachments.StateDone)}}, status: 1, out: "1 attachment"},
+		"ADD is under way": {node: &fakeNode{dp: loadertest.Datapath{State: fakeStatus()}, records: []*attachments.Record{record(lost, attachments.StateIntent)}}, out: "up to date"},
+		"pod is gone": {node: &fakeNode{dp: loadertest.Datapath{State: fakeStatus()}, records: []*attachments.Record{record(lost, attachments.StateDone)}, report: orphans.Report{Items: []orphans.Item{
 			{Kind: orphans.Record, What: "record of " + lost.String()},
 		}}}, out: "up to date"},
-		"other tables": {node: fakeNode{status: fakeStatus(), records: []*attachments.Record{{ID: lost, Plugins: map[string]attachments.Section{
+		"other tables": {node: &fakeNode{dp: loadertest.Datapath{State: fakeStatus()}, records: []*attachments.Record{{ID: lost, Plugins: map[string]attachments.Section{
 			"bridge": {State: attachments.StateDone, Data: json.RawMessage(`{"masquerade": "nftables"}`)},
 		}}}}, out: "up to date"},
 	} {
 		for _, args := range [][]string{{"resync"}, {"resync", "--load"}} {
 			t.Run(name+" "+args[len(args)-1], func(t *testing.T) {
 				n := tt.node
-				out, errs, status := runTool(t, &n, 0, args...)
-				if status != tt.status || n.open != 0 || !strings.Contains(out+errs, tt.out) || tt.status != 0 && !strings.Contains(errs, lost.String()) {
-					t.Errorf("exit status %d, %d open: %s%s", status, n.open, out, errs)
+				out, errs, status := runTool(t, n, 0, args...)
+				if status != tt.status || n.dp.Handles != 0 || !strings.Contains(out+errs, tt.out) || tt.status != 0 && !strings.Contains(errs, lost.String()) {
+					t.Errorf("exit status %d, %d open: %s%s", status, n.dp.Handles, out, errs)
 				}
 			})
 		}
@@ -307,11 +308,11 @@ func TestResyncNamesLostPods(t *testing.T) {
 // With --await a resync waits for the device's address. A device that is not there is an error.
 func TestResyncAwait(t *testing.T) {
 	n := newFakeNode()
-	if _, errs, status := runTool(t, n, 0, "resync", "--await", "no-such-device"); status != 1 || n.synced != 0 || !strings.Contains(errs, "no-such-device") {
-		t.Errorf("no device: exit status %d, synced %d times: %s", status, n.synced, errs)
+	if _, errs, status := runTool(t, n, 0, "resync", "--await", "no-such-device"); status != 1 || n.dp.Synced != 0 || !strings.Contains(errs, "no-such-device") {
+		t.Errorf("no device: exit status %d, synced %d times: %s", status, n.dp.Synced, errs)
 	}
-	if _, errs, status := runTool(t, n, 0, "resync", "--await", "lo"); status != 0 || n.synced != 1 {
-		t.Errorf("lo: exit status %d, synced %d times: %s", status, n.synced, errs)
+	if _, errs, status := runTool(t, n, 0, "resync", "--await", "lo"); status != 0 || n.dp.Synced != 1 {
+		t.Errorf("lo: exit status %d, synced %d times: %s", status, n.dp.Synced, errs)
 	}
 }
 
@@ -463,7 +464,7 @@ func TestUnloadOfAPart(t *testing.T) {
 		want    int
 	}{{"unload", false, 1}, {"unload", true, 0}, {"unload --force", true, 1}} {
 		n := newFakeNode()
-		n.status = nil
+		n.dp.State = nil
 		if !tt.records {
 			n.records = nil
 		}

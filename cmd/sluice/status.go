@@ -34,7 +34,7 @@ device, the maps and how full they are, dropped packets by reason, attachments.
 		RunE: func(c *cobra.Command, _ []string) error {
 			records, missed := a.recordsForStatus()
 			var v statusView
-			err := a.withDatapath(c.Context(), func(dp datapath) (err error) {
+			err := a.withDatapath(c.Context(), func(dp loader.Interface) (err error) {
 				v, err = a.status(c.Context(), dp, records)
 				return err
 			}, func() (err error) {
@@ -58,7 +58,7 @@ func (a *app) recordsForStatus() ([]*attachments.Record, error) {
 }
 
 // status joins what the datapath (nil: nothing is loaded) and the node's files say. What else could not be read is in missed.
-func (a *app) status(ctx context.Context, dp reader, records []*attachments.Record) (statusView, error) {
+func (a *app) status(ctx context.Context, dp loader.Interface, records []*attachments.Record) (statusView, error) {
 	var st *loader.Status
 	var err error
 	if dp != nil {

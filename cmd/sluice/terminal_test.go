@@ -79,8 +79,8 @@ func TestTablesFit(t *testing.T) {
 		long := n.records[0].ID
 		long.ContainerID, long.Network = strings.Repeat("0123456789", 6), "network-with-a-long-name"
 		n.records[0].ID = long
-		n.status.Endpoints = append([]loader.EndpointStatus{}, n.status.Endpoints...)
-		n.status.Endpoints[0].Owner, n.ports[0].Owner = long.Owner(), long.Owner()
+		n.dp.State.Endpoints = append([]loader.EndpointStatus{}, n.dp.State.Endpoints...)
+		n.dp.State.Endpoints[0].Owner, n.dp.Ports[0].Owner = long.Owner(), long.Owner()
 		out, errs, status := runTool(t, n, 72, strings.Fields(args)...)
 		if status != 0 || errs != "" {
 			t.Fatalf("%s: %d %s", args, status, errs)

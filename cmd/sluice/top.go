@@ -139,7 +139,7 @@ const countShare = 10
 
 func (t *topper) look(ctx context.Context) (topSample, error) {
 	s := topSample{pods: map[uint64]topPod{}}
-	err := t.a.withDatapath(ctx, func(dp datapath) error {
+	err := t.a.withDatapath(ctx, func(dp loader.Interface) error {
 		s.loaded = true
 		endpoints, err := dp.Endpoints(ctx)
 		if err != nil {
@@ -171,7 +171,7 @@ func (t *topper) lookUnlessDone(ctx context.Context) (topSample, error) {
 }
 
 // count counts the connections by owner, unless that has taken much time lately.
-func (t *topper) count(ctx context.Context, dp reader) error {
+func (t *topper) count(ctx context.Context, dp loader.Interface) error {
 	start := time.Now()
 	if start.Sub(t.counted) < countShare*t.walk {
 		return nil

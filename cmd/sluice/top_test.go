@@ -24,7 +24,7 @@ type busyNode struct {
 	looks uint64
 }
 
-func (n *busyNode) Datapath(ctx context.Context) (datapath, error) {
+func (n *busyNode) Datapath(ctx context.Context) (loader.Interface, error) {
 	dp, err := n.fakeNode.Datapath(ctx)
 	if err != nil {
 		return nil, err
@@ -33,13 +33,13 @@ func (n *busyNode) Datapath(ctx context.Context) (datapath, error) {
 }
 
 type busyDatapath struct {
-	datapath
+	loader.Interface
 	n *busyNode
 }
 
 func (d busyDatapath) Endpoints(context.Context) ([]loader.EndpointStatus, error) {
 	d.n.looks++
-	all := append([]loader.EndpointStatus{}, d.n.status.Endpoints...)
+	all := append([]loader.EndpointStatus{}, d.n.dp.State.Endpoints...)
 	for i := range all {
 		s := &all[i].Stats
 		s.RxPackets, s.RxBytes = s.RxPackets+1000*d.n.looks, s.RxBytes+d.n.looks<<20
@@ -155,7 +155,7 @@ func TestTopScreen(t *testing.T) {
 	n := &busyNode{fakeNode: newFakeNode()}
 	evil := attachments.ID{Network: "db\x1b[31mnet", ContainerID: "3f\u009b2J" + strings.Repeat("x", 60), IfName: "eth0\x07"}
 	n.records = []*attachments.Record{{ID: evil}}
-	n.status.Endpoints = []loader.EndpointStatus{{Owner: evil.Owner(), HostIfindex: 7, Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}}}
+	n.dp.State.Endpoints = []loader.EndpointStatus{{Owner: evil.Owner(), HostIfindex: 7, Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}}}
 	p := newPTY(t, 100, 20)
 	before := p.mode(t)
 	done := make(chan int, 1)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/trace"
+	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/ipproto"
 )
@@ -119,7 +120,7 @@ func (o traceOptions) question(args []string) (q trace.Question, err error) {
 
 func (a *app) trace(ctx context.Context, q trace.Question, wait time.Duration) error {
 	dropped := false
-	err := a.withDatapath(ctx, func(dp datapath) error {
+	err := a.withDatapath(ctx, func(dp loader.Interface) error {
 		records, err := a.node.Records()
 		if err != nil {
 			fmt.Fprintf(quiet{a, a.err}, "sluice: some attachment records cannot be read: %s\n", visible(err.Error()))

@@ -77,7 +77,7 @@ func (a *app) liveScreen(v *liveView) error {
 const flowPause = 200 * time.Millisecond
 
 // live watches what happens to the next real packet of the kind. It sends nothing.
-func (a *app) live(ctx context.Context, dp datapath, r *trace.Result, wait time.Duration) (*liveView, error) {
+func (a *app) live(ctx context.Context, dp loader.Interface, r *trace.Result, wait time.Duration) (*liveView, error) {
 	if err := a.note("waiting %s for a packet like it", wait); err != nil {
 		return nil, err
 	}
@@ -194,7 +194,7 @@ func (s *nftSteps) add(t *rtnl.NFTTrace, r *trace.Result) bool {
 }
 
 // flowsOf are the connections of a trace's kind, with the packets that they have had.
-func (a *app) flowsOf(ctx context.Context, dp reader, r *trace.Result) (map[string]loader.Flow, error) {
+func (a *app) flowsOf(ctx context.Context, dp loader.Interface, r *trace.Result) (map[string]loader.Flow, error) {
 	all := map[string]loader.Flow{}
 	for f, err := range dp.Flows(ctx, loader.FlowFilter{}) {
 		if err != nil {
@@ -208,7 +208,7 @@ func (a *app) flowsOf(ctx context.Context, dp reader, r *trace.Result) (map[stri
 }
 
 // watchFlows returns a connection that has had a packet since, nil when ctx is done before.
-func (a *app) watchFlows(ctx context.Context, dp reader, r *trace.Result, before map[string]loader.Flow) *loader.Flow {
+func (a *app) watchFlows(ctx context.Context, dp loader.Interface, r *trace.Result, before map[string]loader.Flow) *loader.Flow {
 	for {
 		pause(ctx, flowPause)
 		if ctx.Err() != nil {

@@ -78,7 +78,7 @@ func (a *app) lookForUI(ctx context.Context, names *podNames) (*uiLook, error) {
 	l.names = ownersOf(records)
 	names.name(l.names)
 	var limits []loader.RateLimitStatus
-	err = a.withDatapath(ctx, func(dp datapath) (err error) {
+	err = a.withDatapath(ctx, func(dp loader.Interface) (err error) {
 		limits, err = l.read(ctx, a, dp, records)
 		return err
 	}, func() (err error) {
@@ -100,7 +100,7 @@ func (l *uiLook) failed(err error) {
 }
 
 // read fills in what the datapath knows.
-func (l *uiLook) read(ctx context.Context, a *app, dp reader, records []*attachments.Record) (limits []loader.RateLimitStatus, err error) {
+func (l *uiLook) read(ctx context.Context, a *app, dp loader.Interface, records []*attachments.Record) (limits []loader.RateLimitStatus, err error) {
 	v := &l.node
 	if v.Status, err = a.status(ctx, dp, records); err != nil {
 		return nil, err

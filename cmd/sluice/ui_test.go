@@ -37,9 +37,9 @@ func busyPod(i int) attachments.ID {
 // pageNode is a node with something of everything: what the pictures of the page show.
 func pageNode() *fakeNode {
 	n := newFakeNode()
-	n.records, n.ports, n.flows = nil, nil, nil
-	n.status.Endpoints, n.policies = nil, nil
-	n.status.Maps = append(n.status.Maps, loader.MapStatus{Name: "sl_hostports", Type: "Hash", ID: 8, Entries: 6, InUse: 6, Max: 16384},
+	n.records, n.dp.Ports, n.dp.Connections = nil, nil, nil
+	n.dp.State.Endpoints, n.dp.Rules = nil, nil
+	n.dp.State.Maps = append(n.dp.State.Maps, loader.MapStatus{Name: "sl_hostports", Type: "Hash", ID: 8, Entries: 6, InUse: 6, Max: 16384},
 		loader.MapStatus{Name: "sl_ct_unassured", Type: "LRUHash", ID: 9, Entries: 65536, InUse: 61_200, Max: 65536})
 	for i := range 12 {
 		id := busyPod(i)
@@ -50,7 +50,7 @@ func pageNode() *fakeNode {
 				`{"backend":"edt","reason":"the host veth can have an fq qdisc","ingress":{"rate":1250000,"burst":262144,"derived":true},"hostIfName":"veth3","hostIfindex":13}`)}
 		}
 		n.records = append(n.records, rec)
-		n.status.Endpoints = append(n.status.Endpoints, loader.EndpointStatus{
+		n.dp.State.Endpoints = append(n.dp.State.Endpoints, loader.EndpointStatus{
 			Owner: id.Owner(), Features: []string{"masquerade", "publish"}, HostIfindex: 10 + i, HostIfName: fmt.Sprintf("veth%d", i), MTU: 1500,
 			Addrs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(i + 2)}), 16), netip.PrefixFrom(addr(fmt.Sprintf("fd00:1::%x", i+2)), 64)},
 			MAC:   fmt.Sprintf("aa:bb:cc:dd:ee:%02x", i),
@@ -60,21 +60,21 @@ func pageNode() *fakeNode {
 			},
 		})
 	}
-	n.shapes = []loader.RateLimitStatus{{Owner: busyPod(3).Owner(), Rate: 1_250_000, Burst: 262144, Bytes: 48 << 20, Packets: 36_000, Drops: 12, Backlog: 3 * time.Millisecond}}
+	n.dp.Limits = []loader.RateLimitStatus{{Owner: busyPod(3).Owner(), Rate: 1_250_000, Burst: 262144, Bytes: 48 << 20, Packets: 36_000, Drops: 12, Backlog: 3 * time.Millisecond}}
 	for i, p := range []uint16{8080, 8443, 5432, 53} {
 		proto := uint8(6)
 		if p == 53 {
 			proto = 17
 		}
-		n.ports = append(n.ports, hostport.Entry{Mapping: hostport.Mapping{
-			Key: hostport.Key{HostIP: netip.IPv4Unspecified(), Proto: proto, Port: p}, PodIP: n.status.Endpoints[i].Addrs[0].Addr(), PodPort: p - 8000*(p/8000), SNAT: true,
+		n.dp.Ports = append(n.dp.Ports, hostport.Entry{Mapping: hostport.Mapping{
+			Key: hostport.Key{HostIP: netip.IPv4Unspecified(), Proto: proto, Port: p}, PodIP: n.dp.State.Endpoints[i].Addrs[0].Addr(), PodPort: p - 8000*(p/8000), SNAT: true,
 		}, Owner: busyPod(i).Owner(), Generation: uint64(i + 1)})
 	}
-	n.ports[2].AllowedSources = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8:1::/48")}
-	n.policies = []loader.PolicyStatus{{ID: 3, Mode: policy.ModeIsolated, Owners: []uint64{busyPod(2).Owner(), busyPod(4).Owner()},
+	n.dp.Ports[2].AllowedSources = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8:1::/48")}
+	n.dp.Rules = []loader.PolicyStatus{{ID: 3, Mode: policy.ModeIsolated, Owners: []uint64{busyPod(2).Owner(), busyPod(4).Owner()},
 		Ingress: []loader.RuleStatus{{Number: 0, Allow: true, Network: netip.MustParsePrefix("192.0.2.0/24"), Protocol: "tcp", Ports: "5432", Hits: 1240}, {Number: -1, Protocol: "any", Hits: 31}},
 		Egress:  []loader.RuleStatus{{Number: -1, Allow: true, Protocol: "any", Hits: 77}}}}
-	n.flows = busyFlows()
+	n.dp.Connections = busyFlows()
 	n.choices = map[string]netfilter.Choice{"auto": {Name: "nftables", Reason: "the node has rules of nft", Decided: born}}
 	return n
 }
@@ -127,7 +127,7 @@ func lookAt(t *testing.T, n *fakeNode) *uiLook {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n.open != 0 {
+	if n.dp.Handles != 0 {
 		t.Error("a handle was not closed")
 	}
 	l.node.Taken, l.node.Host, l.node.Status.Version = born, "node-1", "v0.1.0"
@@ -185,7 +185,7 @@ func TestUILookNames(t *testing.T) {
 // Without a datapath, or without some files, the page says what there is.
 func TestUILookWithoutDatapath(t *testing.T) {
 	n := pageNode()
-	n.status = nil
+	n.dp.State = nil
 	n.decision = &loader.Status{Backend: "none", Reason: "no BTF", Probes: []loader.Probe{{Name: "btf", Answer: loader.AnswerNo}}}
 	l := lookAt(t, n)
 	if v := l.node.Status; v.Loaded || v.Backend != "none" || len(v.Attachments) != 12 || len(l.node.Limits) != 1 {
@@ -363,7 +363,7 @@ func TestUIServes(t *testing.T) {
 		address = strings.TrimSuffix(address, "api/")
 	}
 	cancel()
-	if status := <-done; status != 0 || n.open != 0 {
-		t.Errorf("status %d, %d handles open", status, n.open)
+	if status := <-done; status != 0 || n.dp.Handles != 0 {
+		t.Errorf("status %d, %d handles open", status, n.dp.Handles)
 	}
 }

@@ -181,6 +181,14 @@ func Default() *Config {
 	}
 }
 
+// EBPFRefused returns an error that names the backend if the node asks for another one than eBPF. A network may ask for eBPF nevertheless.
+func (c *Config) EBPFRefused() error {
+	if c.Backend == BackendAuto || c.Backend == BackendEBPF {
+		return nil
+	}
+	return fmt.Errorf("the node configuration asks for the backend %q", c.Backend)
+}
+
 // Load reads the file at path. A missing file yields the defaults; anything wrong in it is an *Error.
 func Load(path string) (*Config, error) {
 	raw, err := os.ReadFile(path)

@@ -187,3 +187,12 @@ func TestWithNonMasquerade(t *testing.T) {
 		t.Errorf("a bad file: %v", err)
 	}
 }
+
+// Only a backend that is not eBPF refuses it.
+func TestEBPFRefused(t *testing.T) {
+	for b, refused := range map[Backend]bool{BackendAuto: false, BackendEBPF: false, BackendIPTables: true, BackendNFTables: true} {
+		if err := (&Config{Backend: b}).EBPFRefused(); (err != nil) != refused || refused && !strings.Contains(err.Error(), string(b)) {
+			t.Errorf("%s: %v", b, err)
+		}
+	}
+}

@@ -194,6 +194,7 @@ var onlyFrom = map[string]struct {
 	module + "/pkg/netfilter/nftables/":            {[]string{"pkg/netfilter/choice", "_test"}, "the plugins know no tool"},
 	module + "/pkg/netfilter/firewalld/":           {[]string{"cmd/sluice-helper", "plugins/meta/firewall", "pkg/netfilter/choice", "pkg/netfilter/firewalld", "_test"}, "only the firewall plugin has zones; others learn from choice whether firewalld runs"},
 	module + "/pkg/netfilter/internal/tooltest/":   {[]string{"_test"}, "tools of tests"},
+	module + "/loader/loadertest/":                 {[]string{"pkg/test/", "_test"}, "a fake for tests"},
 	module + "/pkg/test/":                          {[]string{"pkg/test/", "test/", "bench", "_test"}, "helpers of tests"},
 	module + "/build/":                             {nil, "it makes releases"},
 	module + "/bench/":                             {[]string{"bench"}, "nothing imports the benchmarks"},

@@ -11,6 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/loader/loadertest"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -27,9 +28,17 @@ type Caller struct {
 
 // NewCaller returns a Caller for a plugin on dp, all of whose handles must be
 // closed when the test ends.
-func NewCaller(t testing.TB, kind string, dp *Datapath) *Caller {
-	dp.wantClosed(t)
+func NewCaller(t testing.TB, kind string, dp *loadertest.Datapath) *Caller {
+	dp.WantClosed(t)
 	return &Caller{T: t, Type: kind, Records: attachments.Open(t.TempDir())}
+}
+
+// Openers are the two ways to open dp, as a plugin wants them.
+func Openers(dp *loadertest.Datapath) (open, existing func(context.Context, *cniskel.Args) (loader.Interface, error)) {
+	by := func(load bool) func(context.Context, *cniskel.Args) (loader.Interface, error) {
+		return func(context.Context, *cniskel.Args) (loader.Interface, error) { return dp.Open(load) }
+	}
+	return by(true), by(false)
 }
 
 // Resolve stands for loader.Resolve.

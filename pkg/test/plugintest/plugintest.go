@@ -21,6 +21,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/loader/loadertest"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
@@ -34,7 +35,7 @@ type Rig struct {
 	*netlab.Lab
 	T    testing.TB
 	IPAM *IPAM
-	DP   *Datapath
+	DP   *loadertest.Datapath
 	Dir  *attachments.Dir
 	// Plug is the plugin under test; the caller makes it of the fields above.
 	Plug *cniskel.Plugin
@@ -46,7 +47,7 @@ func New(t testing.TB) *Rig {
 	return &Rig{
 		Lab: netlab.NewT(t), T: t,
 		IPAM: &IPAM{Answer: Answer46, Held: make(map[string]bool)},
-		DP:   &Datapath{Only: loader.FeatureMasquerade},
+		DP:   &loadertest.Datapath{Only: loader.FeatureMasquerade},
 		Dir:  attachments.Open(filepath.Join(t.TempDir(), "records")),
 	}
 }

@@ -34,16 +34,15 @@ func NewWorld(t testing.TB, kind string) *World {
 	return w
 }
 
-// RealOpeners are loader.Open and loader.OpenExisting as a plugin wants them; as
-// makes its interface of a datapath.
-func RealOpeners[D any](as func(*loader.Datapath) D) (open, existing func(context.Context, *cniskel.Args) (D, error)) {
-	by := func(f func(context.Context, loader.Options) (*loader.Datapath, error)) func(context.Context, *cniskel.Args) (D, error) {
-		return func(ctx context.Context, _ *cniskel.Args) (none D, _ error) {
+// RealOpeners are loader.Open and loader.OpenExisting as a plugin wants them.
+func RealOpeners() (open, existing func(context.Context, *cniskel.Args) (loader.Interface, error)) {
+	by := func(f func(context.Context, loader.Options) (*loader.Datapath, error)) func(context.Context, *cniskel.Args) (loader.Interface, error) {
+		return func(ctx context.Context, _ *cniskel.Args) (loader.Interface, error) {
 			dp, err := f(ctx, loader.Options{Loader: ebpfload.InProcess{}})
 			if err != nil {
-				return none, err
+				return nil, err
 			}
-			return as(dp), nil
+			return dp, nil
 		}
 	}
 	return by(loader.Open), by(loader.OpenExisting)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader"
@@ -17,31 +16,13 @@ import (
 	"github.com/sluice-cni/sluice/pkg/netns"
 )
 
-// Devices is the part of *loader.Datapath that gives features to a pod's device.
-type Devices interface {
-	CheckFree(ctx context.Context, owner uint64, addrs []netip.Prefix) error
-	Enable(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
-	Disable(ctx context.Context, owner uint64, f loader.Feature, held loader.Held) error
-	CheckEndpoint(ctx context.Context, ep loader.Endpoint, f loader.Feature) error
-}
-
-// Datapath is the part of *loader.Datapath that every plugin needs that uses it.
-type Datapath interface {
-	Devices
-	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
-	ServeClients(ctx context.Context, names []string) error
-	GC(ctx context.Context, keep func(owner uint64) bool) error
-	io.Closer
-}
-
-// Opener opens the node's datapath. D is what a plugin needs of
-// *loader.Datapath.
-type Opener[D Datapath] struct {
+// Opener opens the node's datapath.
+type Opener struct {
 	// Open returns the node's datapath and loads it when nothing is loaded. An
 	// error that is loader.ErrUnavailable carries the probe's reason.
-	Open func(ctx context.Context, a *cniskel.Args) (D, error)
+	Open func(ctx context.Context, a *cniskel.Args) (loader.Interface, error)
 	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
-	OpenExisting func(ctx context.Context, a *cniskel.Args) (D, error)
+	OpenExisting func(ctx context.Context, a *cniskel.Args) (loader.Interface, error)
 	// Prefix begins the messages of errors, as in "ipMasq: ".
 	Prefix string
 }
@@ -49,7 +30,7 @@ type Opener[D Datapath] struct {
 // OpenError gives an error of Open or OpenExisting its CNI code: its own when it
 // has one (a mistake in the node's configuration), unavailable when eBPF cannot
 // run on this node.
-func (o Opener[D]) OpenError(err error, unavailable uint) error {
+func (o Opener) OpenError(err error, unavailable uint) error {
 	var coded *cnierr.Error
 	switch {
 	case errors.As(err, &coded):
@@ -61,14 +42,14 @@ func (o Opener[D]) OpenError(err error, unavailable uint) error {
 }
 
 // Load is Open with CNI errors. The caller must Close the datapath.
-func (o Opener[D]) Load(ctx context.Context, a *cniskel.Args) (D, error) {
+func (o Opener) Load(ctx context.Context, a *cniskel.Args) (loader.Interface, error) {
 	dp, err := o.Open(ctx, a)
 	return dp, o.OpenError(err, cnierr.CodeNoDatapath)
 }
 
 // Existing calls f with the datapath. Where nothing is loaded there is nothing
 // to do. Errors of opening are CNI errors.
-func (o Opener[D]) Existing(ctx context.Context, a *cniskel.Args, f func(D) error) error {
+func (o Opener) Existing(ctx context.Context, a *cniskel.Args, f func(loader.Interface) error) error {
 	dp, err := o.OpenExisting(ctx, a)
 	if errors.Is(err, loader.ErrNotLoaded) {
 		return nil
@@ -82,8 +63,8 @@ func (o Opener[D]) Existing(ctx context.Context, a *cniskel.Args, f func(D) erro
 
 // ServeClients lets a pod without features use the node's hostPorts. names are the node's devices that lead to it. An ADD that has nothing else to do
 // with the datapath does not fail for it: what is missing is there from the next look at the node on.
-func (o Opener[D]) ServeClients(ctx context.Context, a *cniskel.Args, names ...string) {
-	err := o.Existing(ctx, a, func(dp D) error { return IgnoreNotLoaded(dp.ServeClients(ctx, names)) })
+func (o Opener) ServeClients(ctx context.Context, a *cniskel.Args, names ...string) {
+	err := o.Existing(ctx, a, func(dp loader.Interface) error { return IgnoreNotLoaded(dp.ServeClients(ctx, names)) })
 	if err != nil {
 		a.Log.Warn("the pod may not reach hostPorts of this node", log.Error(err))
 	}
@@ -91,7 +72,7 @@ func (o Opener[D]) ServeClients(ctx context.Context, a *cniskel.Args, names ...s
 
 // Check is Existing for a CHECK: where nothing is loaded, missing says what is
 // not there, with code 102.
-func (o Opener[D]) Check(ctx context.Context, a *cniskel.Args, missing string, f func(D) error) error {
+func (o Opener) Check(ctx context.Context, a *cniskel.Args, missing string, f func(loader.Interface) error) error {
 	dp, err := o.OpenExisting(ctx, a)
 	if errors.Is(err, loader.ErrNotLoaded) {
 		return cnierr.Wrap(cnierr.CodeCheck, err, "%s", missing)
@@ -105,7 +86,7 @@ func (o Opener[D]) Check(ctx context.Context, a *cniskel.Args, missing string, f
 
 // Status opens the datapath as an ADD would, which loads it if need be. It says
 // with code 50 why that fails.
-func (o Opener[D]) Status(ctx context.Context, a *cniskel.Args) error {
+func (o Opener) Status(ctx context.Context, a *cniskel.Args) error {
 	dp, err := o.Open(ctx, a)
 	if err != nil {
 		return o.OpenError(err, cnierr.CodeUnavailable)
@@ -118,8 +99,8 @@ func (o Opener[D]) Status(ctx context.Context, a *cniskel.Args) error {
 // any network names it, or when its device exists: without a record, nothing
 // tells which network it belongs to. list returns the records of all networks
 // for an empty name.
-func (o Opener[D]) Sweep(ctx context.Context, a *cniskel.Args, list func(network string) ([]*attachments.Record, error), valid map[attachments.ID]bool) error {
-	err := o.Existing(ctx, a, func(dp D) error {
+func (o Opener) Sweep(ctx context.Context, a *cniskel.Args, list func(network string) ([]*attachments.Record, error), valid map[attachments.ID]bool) error {
+	err := o.Existing(ctx, a, func(dp loader.Interface) error {
 		endpoints, err := dp.Endpoints(ctx)
 		if err != nil {
 			return cnierr.Wrap(cnierr.CodeKernel, err, "list endpoints")

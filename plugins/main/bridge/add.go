@@ -30,7 +30,7 @@ type attach struct {
 
 	*cniops.Namespaces
 	masq  *masquerade.Session // nil without masquerading
-	spoof Datapath            // checks source MACs; nil: nftables does, or nothing
+	spoof loader.Interface    // checks source MACs; nil: nftables does, or nothing
 
 	bridge     rtnl.Link
 	madeBridge bool

@@ -22,9 +22,6 @@ const Name = "bridge"
 // IPAM is what the plugin needs of *delegate.Runner.
 type IPAM = ipam.Plugin
 
-// Datapath is what the plugin needs of *loader.Datapath.
-type Datapath = masquerade.Datapath
-
 // Netfilter is what the plugin needs of *choice.Node.
 type Netfilter = masquerade.Netfilter
 

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/loader/loadertest"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -214,12 +215,12 @@ func TestPrivilegedDelOfUpstream(t *testing.T) {
 
 // TestPrivilegedDelWithoutDatapath takes the datapath away under a pod.
 func TestPrivilegedDelWithoutDatapath(t *testing.T) {
-	for _, prep := range []func(*fake.Datapath){
-		func(f *fake.Datapath) { f.Loaded = false },
-		func(f *fake.Datapath) {
+	for _, prep := range []func(*loadertest.Datapath){
+		func(f *loadertest.Datapath) { f.Loaded = false },
+		func(f *loadertest.Datapath) {
 			f.Fail = map[string]error{"Disable": fmt.Errorf("no map: %w", loader.ErrNotLoaded)}
 		},
-		func(f *fake.Datapath) { f.OpenErr = fmt.Errorf("no bpffs: %w", loader.ErrUnavailable) },
+		func(f *loadertest.Datapath) { f.OpenErr = fmt.Errorf("no bpffs: %w", loader.ErrUnavailable) },
 	} {
 		r := newRig(t)
 		pod := r.node.PodT(t, "p1")

@@ -17,6 +17,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/loader/loadertest"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
@@ -121,7 +122,7 @@ type rig struct {
 	t    testing.TB
 	node *netlab.Node
 	ipam *fake.IPAM
-	dp   *fake.Datapath
+	dp   *loadertest.Datapath
 	nft  *fakeNFT
 	dir  *attachments.Dir
 	plug *cniskel.Plugin
@@ -159,7 +160,7 @@ func newRig(t testing.TB) *rig {
 			t.Error(err)
 		}
 	})
-	r := &rig{t: t, node: node, ipam: &fake.IPAM{Answer: answer4, Held: make(map[string]bool)}, dp: &fake.Datapath{Only: loader.FeatureMasquerade | loader.FeatureMACCheck}, nft: &fakeNFT{}, dir: attachments.Open(filepath.Join(t.TempDir(), "records"))}
+	r := &rig{t: t, node: node, ipam: &fake.IPAM{Answer: answer4, Held: make(map[string]bool)}, dp: &loadertest.Datapath{Only: loader.FeatureMasquerade | loader.FeatureMACCheck}, nft: &fakeNFT{}, dir: attachments.Open(filepath.Join(t.TempDir(), "records"))}
 	r.plug = New(r.deps())
 	return r
 }
@@ -168,7 +169,7 @@ func (r *rig) deps() Deps { return r.with(r.nft) }
 
 // with is deps with another nft, the real one for nil.
 func (r *rig) with(nft NFT) Deps {
-	open, existing := fake.Openers[Datapath](r.dp, r.dp)
+	open, existing := fake.Openers(r.dp)
 	d := Deps{
 		IPAM: r.ipam, Records: r.dir, NFT: nft,
 		Opener: Opener{Open: open, OpenExisting: existing},

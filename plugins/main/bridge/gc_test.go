@@ -7,7 +7,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -18,7 +17,7 @@ import (
 // the datapath. GC removes it, without a chained plugin in the list that would.
 func TestPrivilegedGCOfLostMasquerade(t *testing.T) {
 	w := fake.NewWorld(t, Name)
-	open, existing := fake.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
+	open, existing := fake.RealOpeners()
 	w.Plugin = New(Deps{IPAM: &fake.IPAM{Answer: answer4, Held: map[string]bool{}}, Records: w.Records, Opener: Opener{Open: open, OpenExisting: existing}})
 	verb := func(f func(context.Context, *cniskel.Args) error, a *cniskel.Args) {
 		t.Helper()

@@ -21,9 +21,9 @@ func (p *plugin) spoofOpener() Opener {
 	return o
 }
 
-// openSpoof opens what checks source MACs: the datapath where the node's backend is eBPF. A nil Datapath stands for nftables. The
+// openSpoof opens what checks source MACs: the datapath where the node's backend is eBPF. Nil means nftables. The
 // caller must Close the other.
-func (p *plugin) openSpoof(ctx context.Context, a *cniskel.Args) (Datapath, error) {
+func (p *plugin) openSpoof(ctx context.Context, a *cniskel.Args) (loader.Interface, error) {
 	wanted, err := p.masq().NodeBackend(a)
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (t *attach) spoofCheckEBPF(ctx context.Context) error {
 
 // checkSpoofEBPF compares the check with the pod's device.
 func (c *inspection) checkSpoofEBPF(ctx context.Context) error {
-	return c.p.spoofOpener().Check(ctx, c.args, "source MACs are not checked", func(dp Datapath) error {
+	return c.p.spoofOpener().Check(ctx, c.args, "source MACs are not checked", func(dp loader.Interface) error {
 		err := dp.CheckEndpoint(ctx, macChecked(c.ref, c.hostEnd, c.podEnd), loader.FeatureMACCheck)
 		return cnierr.Wrap(cnierr.CodeCheck, err, "the source MAC check differs")
 	})
@@ -72,7 +72,7 @@ func (c *inspection) checkSpoofEBPF(ctx context.Context) error {
 // removeSpoofEBPF turns the check off. index is that of the host veth, 0 for not known. Where the datapath is not loaded or cannot run
 // there is none.
 func (p *plugin) removeSpoofEBPF(ctx context.Context, a *cniskel.Args, ref attachments.ID, index int) error {
-	err := p.spoofOpener().Existing(ctx, a, func(dp Datapath) error {
+	err := p.spoofOpener().Existing(ctx, a, func(dp loader.Interface) error {
 		err := backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeatureMACCheck, loader.Held{HostIfindex: index}))
 		return cnierr.Wrap(cnierr.CodeKernel, err, "remove the source MAC check")
 	})

@@ -10,7 +10,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	fake "github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/plugins/meta/tuning"
@@ -19,8 +18,8 @@ import (
 // bridge with ipMasq, then tuning with mtu: a healthy pod, which CHECK calls broken.
 func TestPrivilegedTunedMTU(t *testing.T) {
 	w := fake.NewWorld(t, Name)
-	open, existing := fake.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
-	_, texisting := fake.RealOpeners(func(dp *loader.Datapath) tuning.Datapath { return dp })
+	open, existing := fake.RealOpeners()
+	_, texisting := fake.RealOpeners()
 	br := New(Deps{IPAM: &fake.IPAM{Answer: answer4, Held: map[string]bool{}}, Records: w.Records, Opener: Opener{Open: open, OpenExisting: existing}})
 	tu := tuning.New(tuning.Deps{Records: w.Records, OpenExisting: texisting})
 	pod := w.Lab.Node.PodT(t, "p1")

@@ -23,7 +23,7 @@ func newStage(t *testing.T) *stage {
 }
 
 func deps(r *plugintest.Rig) Deps {
-	open, existing := plugintest.Openers[Datapath](r.DP, r.DP)
+	open, existing := plugintest.Openers(r.DP)
 	return Deps{
 		IPAM: r.IPAM, Records: r.Dir,
 		Opener: Opener{Open: open, OpenExisting: existing},

@@ -26,9 +26,6 @@ import (
 // Name is the plugin's type, and its section in an attachment record.
 const Name = "ptp"
 
-// Datapath is what the plugin needs of *loader.Datapath.
-type Datapath = masquerade.Datapath
-
 // Netfilter is what the plugin needs of *choice.Node.
 type Netfilter = masquerade.Netfilter
 

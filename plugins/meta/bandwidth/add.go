@@ -66,7 +66,7 @@ type job struct {
 	a   *cniskel.Args
 	ref attachments.ID
 	dev *device
-	dp  Datapath // nil: the node has none
+	dp  loader.Interface // nil: the node has none
 	s   section
 	rb  rollback.Stack
 
@@ -135,7 +135,7 @@ func (j *job) open(ctx context.Context, req *request) error {
 
 // choose returns the backend, and why it is that one. err is what opening the
 // datapath said.
-func choose(dp Datapath, err error, wanted string) (backend, reason string) {
+func choose(dp loader.Interface, err error, wanted string) (backend, reason string) {
 	if wanted == BackendTBF {
 		return BackendTBF, "configured"
 	}

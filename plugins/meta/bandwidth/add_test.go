@@ -11,35 +11,28 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/loader/loadertest"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
-
-// fqOrNot is a datapath that knows whether the kernel has sch_fq, and nothing else.
-type fqOrNot struct {
-	Datapath
-	why string
-}
-
-func (f fqOrNot) HasFQ() (bool, string) { return f.why == "", f.why }
 
 // The probe decides, and says why; what is configured goes first.
 func TestChoose(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		dp              fqOrNot
+		noFQ            string
 		err             error
 		wanted          string
 		backend, reason string
 	}{
 		"all there":         {wanted: BackendAuto, backend: BackendEDT, reason: "has sch_fq"},
-		"no fq":             {dp: fqOrNot{why: "no sch_fq"}, wanted: BackendAuto, backend: BackendTBF, reason: "no sch_fq"},
+		"no fq":             {noFQ: "no sch_fq", wanted: BackendAuto, backend: BackendTBF, reason: "no sch_fq"},
 		"no datapath":       {err: loader.ErrUnavailable, wanted: BackendAuto, backend: BackendTBF, reason: loader.ErrUnavailable.Error()},
 		"tbf wanted":        {wanted: BackendTBF, backend: BackendTBF, reason: "configured"},
 		"edt wanted":        {wanted: BackendEDT, backend: BackendEDT, reason: "configured"},
-		"edt wanted, no fq": {dp: fqOrNot{why: "no sch_fq"}, wanted: BackendEDT, backend: BackendTBF, reason: "no sch_fq"},
+		"edt wanted, no fq": {noFQ: "no sch_fq", wanted: BackendEDT, backend: BackendTBF, reason: "no sch_fq"},
 	} {
-		backend, reason := choose(tt.dp, tt.err, tt.wanted)
+		backend, reason := choose(&loadertest.Datapath{NoFQ: tt.noFQ}, tt.err, tt.wanted)
 		if backend != tt.backend || !strings.Contains(reason, tt.reason) {
 			t.Errorf("%s: %s because %q, want %s because %q", name, backend, reason, tt.backend, tt.reason)
 		}

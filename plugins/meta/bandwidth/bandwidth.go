@@ -3,7 +3,6 @@
 package bandwidth
 
 import (
-	"context"
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/loader"
@@ -23,18 +22,8 @@ const (
 	BackendTBF  = "tbf"
 )
 
-// Datapath is what the plugin needs of *loader.Datapath.
-type Datapath interface {
-	backend.Datapath
-	HasFQ() (bool, string)
-	PodByLink(ifindex int) bool
-	SetRateLimit(ctx context.Context, s loader.RateLimit) error
-	RemoveRateLimit(ctx context.Context, owner uint64, nets []netip.Prefix) error
-	CheckRateLimit(ctx context.Context, s loader.RateLimit) error
-}
-
 // Opener opens the node's datapath.
-type Opener = backend.Opener[Datapath]
+type Opener = backend.Opener
 
 // Deps are the plugin's dependencies. All fields are required.
 type Deps struct {

@@ -22,7 +22,7 @@ import (
 type checking struct {
 	ref attachments.ID
 	dev *device
-	dp  Datapath // nil: none is loaded
+	dp  loader.Interface // nil: none is loaded
 	s   *section
 }
 

@@ -141,7 +141,7 @@ func (s *section) inPod() bool {
 
 // disable removes departure times, and lets the pod's flows take the short way again.
 func (p *plugin) disable(ctx context.Context, a *cniskel.Args, ref attachments.ID, s *section) error {
-	err := p.Existing(ctx, a, func(dp Datapath) error {
+	err := p.Existing(ctx, a, func(dp loader.Interface) error {
 		// The programs of limits first: what they hang on may go with the feature.
 		return errors.Join(
 			dp.RemoveRateLimit(ctx, ref.Owner(), s.networks()),

@@ -49,8 +49,8 @@ func newWorld(t testing.TB) *world {
 		t: t, lab: netlab.NewT(t, netlab.Options{ForwardIPv4: true, ForwardIPv6: true}),
 		pods: map[string]*netlab.Pod{}, records: attachments.Open(attachments.DefaultDir), logged: log.NewNop(),
 	}
-	open := func(existing bool, f func(context.Context, loader.Options) (*loader.Datapath, error)) func(context.Context, *cniskel.Args) (Datapath, error) {
-		return func(ctx context.Context, _ *cniskel.Args) (Datapath, error) {
+	open := func(existing bool, f func(context.Context, loader.Options) (*loader.Datapath, error)) func(context.Context, *cniskel.Args) (loader.Interface, error) {
+		return func(ctx context.Context, _ *cniskel.Args) (loader.Interface, error) {
 			if w.noBPF || w.tables && !existing {
 				return nil, loader.ErrUnavailable
 			}

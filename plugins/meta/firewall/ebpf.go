@@ -116,7 +116,7 @@ func (b ebpf) resolve(ctx context.Context, a *cniskel.Args, r request) (loader.E
 }
 
 type ebpfJob struct {
-	dp   Datapath
+	dp   loader.Interface
 	ep   loader.Endpoint
 	list func(network string) ([]*attachments.Record, error)
 }
@@ -146,7 +146,7 @@ func (j *ebpfJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 // Remove turns the feature off. A node that cannot run eBPF holds nothing that no
 // record names.
 func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, s *section) error {
-	err := b.Existing(ctx, a, func(dp Datapath) error {
+	err := b.Existing(ctx, a, func(dp loader.Interface) error {
 		err := backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeatureAdmit, s.held()))
 		return cnierr.Wrap(cnierr.CodeKernel, err, "withdraw the admission of %s", ref.IfName)
 	})
@@ -169,7 +169,7 @@ func (b ebpf) Check(ctx context.Context, a *cniskel.Args, r request) error {
 	if err != nil {
 		return err
 	}
-	return b.Opener.Check(ctx, a, "the pod is not admitted", func(dp Datapath) error {
+	return b.Opener.Check(ctx, a, "the pod is not admitted", func(dp loader.Interface) error {
 		return cnierr.Wrap(cnierr.CodeCheck, dp.CheckEndpoint(ctx, ep, loader.FeatureAdmit), differs, a.IfName)
 	})
 }

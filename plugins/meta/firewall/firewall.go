@@ -23,11 +23,8 @@ import (
 // Name is the plugin's type, and its section in an attachment record.
 const Name = "firewall"
 
-// Datapath is what the plugin needs of *loader.Datapath.
-type Datapath = backend.Datapath
-
 // Opener opens the node's datapath.
-type Opener = backend.Opener[Datapath]
+type Opener = backend.Opener
 
 // Deps are the plugin's dependencies. Netfilter may be nil.
 type Deps struct {

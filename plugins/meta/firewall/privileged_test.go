@@ -23,7 +23,7 @@ type world struct{ *plugintest.World }
 
 func newWorld(t *testing.T) *world {
 	w := &world{plugintest.NewWorld(t, Name)}
-	open, existing := plugintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
+	open, existing := plugintest.RealOpeners()
 	w.Plugin = New(Deps{Opener: Opener{Open: open, OpenExisting: existing}, Resolve: loader.Resolve, Records: w.Records})
 	w.RunScripts("nft add table inet filter",
 		"nft 'add chain inet filter forward { type filter hook forward priority 0; policy drop; }'",

@@ -21,7 +21,7 @@ import (
 func newTablesWorld(t *testing.T) *world {
 	w := &world{plugintest.NewWorld(t, Name)}
 	dir := filepath.Join(t.TempDir(), "run")
-	open, existing := plugintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
+	open, existing := plugintest.RealOpeners()
 	w.Plugin = New(Deps{
 		Opener: Opener{Open: open, OpenExisting: existing}, Resolve: loader.Resolve, Records: w.Records,
 		Netfilter: func(*cniskel.Args) (Netfilter, error) {

@@ -134,7 +134,7 @@ func (fakeNetfilter) Name() string { return netfilter.NameIPTables }
 // conditions, although eBPF does not understand these.
 func TestCheckOfUnknownConditions(t *testing.T) {
 	n := newNode(t)
-	open, existing := plugintest.Openers[Datapath](n.dp.Datapath, n.dp)
+	open, existing := plugintest.Openers(n.dp)
 	n.Plugin = New(Deps{
 		Opener: Opener{Open: open, OpenExisting: existing}, Resolve: plugintest.Resolve, Records: n.Records,
 		Netfilter: func(*cniskel.Args) (Netfilter, error) { return fakeNetfilter{}, nil },

@@ -52,7 +52,7 @@ func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, err
 }
 
 // withinLimits refuses more than one attachment may take of the maps that all pods share.
-func withinLimits(dp Ports, r request, ports []hostport.Mapping) error {
+func withinLimits(dp loader.Interface, r request, ports []hostport.Mapping) error {
 	err := dp.HostPortLimits().Check(ports)
 	mappings := fmt.Sprintf("of %d mappings", len(r.conf.RuntimeConfig.PortMappings))
 	switch {
@@ -78,7 +78,7 @@ func (b ebpf) enableError(err error, format string, a ...any) error {
 
 type ebpfJob struct {
 	b     ebpf
-	dp    Datapath
+	dp    loader.Interface
 	ep    loader.Endpoint
 	ports []hostport.Mapping
 
@@ -118,7 +118,7 @@ func (b ebpf) held(ref attachments.ID, ports []portKey) loader.Held {
 // another attachment has taken since. A node that cannot run eBPF holds nothing
 // that no record names.
 func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, ports []portKey) error {
-	err := b.Existing(ctx, a, func(dp Datapath) error {
+	err := b.Existing(ctx, a, func(dp loader.Interface) error {
 		// Ports first: a port must not lead to a pod whose endpoint is gone.
 		err := errors.Join(
 			backend.IgnoreNotLoaded(dp.RemoveHostPorts(ctx, ref.Owner(), recordKeys(ports))),
@@ -141,7 +141,7 @@ func (b ebpf) Check(ctx context.Context, a *cniskel.Args, r request) error {
 	if err != nil {
 		return backend.ResolveError(err, a.IfName, cnierr.CodeCheck)
 	}
-	return b.Opener.Check(ctx, a, "host ports are not published", func(dp Datapath) error {
+	return b.Opener.Check(ctx, a, "host ports are not published", func(dp loader.Interface) error {
 		err := errors.Join(
 			dp.CheckEndpoint(ctx, ep, loader.FeaturePublish),
 			dp.CheckHostPorts(ctx, r.ref.Owner(), ports, siblings(b.Records, r.ref)))

@@ -15,7 +15,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
-	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/pkg/version"
@@ -26,23 +25,6 @@ import (
 // Name is the plugin's type, and its section in an attachment record.
 const Name = "portmap"
 
-// Ports is the part of the datapath that publishes ports. behind returns the owners of the container's other attachments, and is called
-// where another owner has a port.
-type Ports interface {
-	HostPortLimits() hostport.Limits
-	SetHostPorts(ctx context.Context, owner uint64, before []hostport.Key, ports []hostport.Mapping, behind ...func() []uint64) error
-	RemoveHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error
-	ClaimHostPorts(ctx context.Context, owner uint64, keys []hostport.Key, behind ...func() []uint64) error
-	ReleaseHostPorts(ctx context.Context, owner uint64, keys []hostport.Key) error
-	CheckHostPorts(ctx context.Context, owner uint64, ports []hostport.Mapping, behind ...func() []uint64) error
-}
-
-// Datapath is what the plugin needs of *loader.Datapath.
-type Datapath interface {
-	backend.Datapath
-	Ports
-}
-
 // Netfilter is what the plugin needs of *choice.Node.
 type Netfilter interface {
 	backend.Netfilter
@@ -52,7 +34,7 @@ type Netfilter interface {
 }
 
 // Opener opens the node's datapath.
-type Opener = backend.Opener[Datapath]
+type Opener = backend.Opener
 
 // Deps are the plugin's dependencies. Netfilter may be nil.
 type Deps struct {

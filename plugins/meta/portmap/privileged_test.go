@@ -22,7 +22,7 @@ type world struct{ *plugintest.World }
 
 func newWorld(t testing.TB) *world {
 	w := &world{plugintest.NewWorld(t, Name)}
-	open, existing := plugintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
+	open, existing := plugintest.RealOpeners()
 	w.Plugin = New(Deps{Opener: Opener{Open: open, OpenExisting: existing}, Resolve: loader.Resolve, Records: w.Records})
 	w.RunScripts("ip link add br0 address 02:00:00:00:00:01 type bridge", "ip addr add 10.1.0.1/16 dev br0", "ip addr add fd00:1::1/64 dev br0 nodad",
 		"ip link set br0 up")

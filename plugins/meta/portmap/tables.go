@@ -154,7 +154,7 @@ func mappingKeys(mappings []netfilter.Mapping) []hostport.Key {
 // another pod for the port.
 func (j *tablesJob) claim(ctx context.Context) error {
 	now := j.keys()
-	err := j.Existing(ctx, j.args, func(dp Datapath) error {
+	err := j.Existing(ctx, j.args, func(dp loader.Interface) error {
 		if err := dp.ClaimHostPorts(ctx, j.ports.Ref.Owner(), now, siblings(j.Records, j.ports.Ref)); err != nil {
 			return err
 		}
@@ -183,7 +183,7 @@ func (b tables) unclaimed(ref attachments.ID, ports []portKey) []hostport.Key {
 
 // release gives the ports back to pods that eBPF serves; with nil, all that the attachment has claimed.
 func (b tables) release(ctx context.Context, a *cniskel.Args, ref attachments.ID, keys []hostport.Key) error {
-	err := b.Existing(ctx, a, func(dp Datapath) error { return dp.ReleaseHostPorts(ctx, ref.Owner(), keys) })
+	err := b.Existing(ctx, a, func(dp loader.Interface) error { return dp.ReleaseHostPorts(ctx, ref.Owner(), keys) })
 	if errors.Is(err, loader.ErrUnavailable) {
 		return nil
 	}

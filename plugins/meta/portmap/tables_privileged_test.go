@@ -32,7 +32,7 @@ func newTablesWorld(t *testing.T, backend string) *tablesWorld {
 
 // setDefault changes the node's backend.
 func (w *tablesWorld) setDefault(backend string) {
-	open, existing := plugintest.RealOpeners(func(dp *loader.Datapath) Datapath { return dp })
+	open, existing := plugintest.RealOpeners()
 	w.Plugin = New(Deps{
 		Opener: Opener{Open: open, OpenExisting: existing}, Resolve: loader.Resolve, Records: w.Records,
 		Netfilter: func(*cniskel.Args) (Netfilter, error) {

@@ -51,8 +51,8 @@ func TestAddDel(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("result is not the previous one (-want +got):\n%s", diff)
 	}
-	if len(n.dp.ports) != 3 { // web in two families, dns in one
-		t.Errorf("ports: %v", n.dp.ports)
+	if len(n.dp.Ports) != 3 { // web in two families, dns in one
+		t.Errorf("ports: %v", n.dp.Ports)
 	}
 	ep := n.dp.Held[plugintest.Owner("a")]
 	if ep == nil || ep.Features != loader.FeaturePublish || len(ep.Addrs) != 2 || ep.HostIfindex != 7 {
@@ -68,8 +68,8 @@ func TestAddDel(t *testing.T) {
 
 func (n *node) wantEmpty() {
 	n.T.Helper()
-	if len(n.dp.ports) != 0 || len(n.dp.Held) != 0 || n.RecordCount() != 0 {
-		n.T.Errorf("left behind: ports %v, endpoints %v, %d records", n.dp.ports, n.dp.Held, n.RecordCount())
+	if len(n.dp.Ports) != 0 || len(n.dp.Held) != 0 || n.RecordCount() != 0 {
+		n.T.Errorf("left behind: ports %v, endpoints %v, %d records", n.dp.Ports, n.dp.Held, n.RecordCount())
 	}
 }
 
@@ -213,15 +213,15 @@ func TestLastAddWins(t *testing.T) {
 	n := newNode(t)
 	n.MustAdd("a", withPrev("", web))
 	n.MustAdd("b", withPrev("", web))
-	for _, p := range n.dp.ports {
-		if p.owner != plugintest.Owner("b") {
+	for _, p := range n.dp.Ports {
+		if p.Owner != plugintest.Owner("b") {
 			t.Errorf("%v still belongs to the first", p)
 		}
 	}
 	n.WantCode(n.Plugin.Check(t.Context(), n.Args("a", withPrev("", web))), cnierr.CodeCheck)
 	n.MustDel("a")
-	if len(n.dp.ports) != 2 {
-		t.Errorf("DEL of the first took the second's ports: %v", n.dp.ports)
+	if len(n.dp.Ports) != 2 {
+		t.Errorf("DEL of the first took the second's ports: %v", n.dp.Ports)
 	}
 	if err := n.Plugin.Check(t.Context(), n.Args("b", withPrev("", web))); err != nil {
 		t.Errorf("CHECK of the second: %v", err)
@@ -234,8 +234,8 @@ func TestRepeatedAdd(t *testing.T) {
 	n := newNode(t)
 	n.MustAdd("a", withPrev("", web+","+dns))
 	n.MustAdd("a", withPrev("", dns))
-	if len(n.dp.ports) != 1 {
-		t.Errorf("ports accumulate: %v", n.dp.ports)
+	if len(n.dp.Ports) != 1 {
+		t.Errorf("ports accumulate: %v", n.dp.Ports)
 	}
 	n.MustAdd("a", withPrev("", ""))
 	n.wantEmpty()
@@ -311,8 +311,8 @@ func TestDelFromIntent(t *testing.T) {
 	ref := plugintest.Ref("b")
 	plugintest.Must(t, n.Records.Begin(ref, "", Name, section{})) // killed before the first effect
 	n.MustDel("b")
-	if n.RecordCount() != 1 || len(n.dp.ports) != 2 {
-		t.Errorf("%d records, ports %v", n.RecordCount(), n.dp.ports)
+	if n.RecordCount() != 1 || len(n.dp.Ports) != 2 {
+		t.Errorf("%d records, ports %v", n.RecordCount(), n.dp.Ports)
 	}
 }
 
@@ -361,7 +361,7 @@ func TestCheck(t *testing.T) {
 		n := newNode(t)
 		n.MustAdd("a", conf)
 		plugintest.Must(t, check(n))
-		clear(n.dp.ports)
+		n.dp.Ports = nil
 		n.WantCode(check(n), cnierr.CodeCheck)
 	})
 	t.Run("endpoint gone", func(t *testing.T) {
@@ -391,7 +391,7 @@ func TestGC(t *testing.T) {
 	}
 	plugintest.Must(t, gc(`[{"containerID":"keep","ifname":"eth0"},{"containerID":"drop","ifname":"eth1"}]`))
 	held := map[uint16]bool{}
-	for k := range n.dp.ports {
+	for _, k := range n.dp.Ports {
 		held[k.Port] = true
 	}
 	if diff := cmp.Diff(map[uint16]bool{1: true, 3: true, 4: true}, held); diff != "" {
@@ -426,8 +426,8 @@ func TestEveryVersion(t *testing.T) {
 			if res.Version() != v {
 				t.Errorf("result of version %s", res.Version())
 			}
-			if len(n.dp.ports) != 1 {
-				t.Errorf("ports: %v", n.dp.ports)
+			if len(n.dp.Ports) != 1 {
+				t.Errorf("ports: %v", n.dp.Ports)
 			}
 		})
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/loader/loadertest"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
@@ -35,22 +36,12 @@ func write(t *testing.T, file, text string) {
 	}
 }
 
-// fakeDatapath remembers the last hardware address it was told.
-type fakeDatapath struct{ mac map[uint64]string }
-
-func (f *fakeDatapath) SetMAC(_ context.Context, owner uint64, mac net.HardwareAddr, _ loader.Held) error {
-	f.mac[owner] = mac.String()
-	return nil
-}
-
-func (f *fakeDatapath) Close() error { return nil }
-
 // pod is a namespace with a veth end eth0, and the plugin around it.
 type pod struct {
 	t    *testing.T
 	p    *plugin
 	ns   *netns.NS
-	dp   *fakeDatapath
+	dp   *loadertest.Datapath
 	data string
 	runs string
 }
@@ -58,10 +49,10 @@ type pod struct {
 func newPod(t *testing.T) *pod {
 	t.Helper()
 	dir := t.TempDir()
-	d := &pod{t: t, dp: &fakeDatapath{map[uint64]string{}}, data: dir + "/data", runs: dir + "/attachments"}
+	d := &pod{t: t, dp: &loadertest.Datapath{}, data: dir + "/data", runs: dir + "/attachments"}
 	d.p = &plugin{Deps{
 		Records:      attachments.Open(d.runs),
-		OpenExisting: func(context.Context, *cniskel.Args) (Datapath, error) { return d.dp, nil },
+		OpenExisting: func(context.Context, *cniskel.Args) (loader.Interface, error) { return d.dp, nil },
 		Allowlist:    dir + "/allowlist.conf",
 		Match:        match.Match,
 	}}
@@ -212,7 +203,7 @@ func TestPrivilegedAddCheckDel(t *testing.T) {
 		t.Errorf("result: host %+v, pod %+v", host, in)
 	}
 	ref := attachments.ID{Network: "n", ContainerID: "c1", IfName: "eth0"}
-	if got := d.dp.mac[ref.Owner()]; got != "02:00:00:00:00:aa" {
+	if got := d.dp.MACs[ref.Owner()]; got != "02:00:00:00:00:aa" {
 		t.Errorf("the datapath was told %q", got)
 	}
 	if err := d.p.check(context.Background(), d.args(all)); err != nil {
@@ -230,7 +221,7 @@ func TestPrivilegedAddCheckDel(t *testing.T) {
 	if left := d.leftovers(); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
-	if got := d.dp.mac[ref.Owner()]; got != before["mac"] {
+	if got := d.dp.MACs[ref.Owner()]; got != before["mac"] {
 		t.Errorf("after DEL the datapath knows %q, want %q", got, before["mac"])
 	}
 }

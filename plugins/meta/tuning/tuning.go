@@ -31,18 +31,11 @@ const (
 	DefaultAllowlist = "/etc/cni/tuning/allowlist.conf"
 )
 
-// Datapath is what the plugin needs of *loader.Datapath: an endpoint whose
-// hardware address changes must be told, or its packets count as spoofed.
-type Datapath interface {
-	SetMAC(ctx context.Context, owner uint64, mac net.HardwareAddr, held loader.Held) error
-	Close() error
-}
-
 // Deps are the plugin's ways to the world.
 type Deps struct {
 	Records *attachments.Dir
 	// OpenExisting never loads: loader.ErrNotLoaded when nothing is.
-	OpenExisting func(ctx context.Context, a *cniskel.Args) (Datapath, error)
+	OpenExisting func(ctx context.Context, a *cniskel.Args) (loader.Interface, error)
 	// Allowlist is the file of permitted sysctls; empty means DefaultAllowlist.
 	Allowlist string
 	// Match matches its expressions.
@@ -92,7 +85,7 @@ func (p *plugin) recall(ref attachments.ID) (s section, found bool, path string)
 	return attachments.ReadSection[section](p.Records, ref, Name)
 }
 
-// announceMAC tells the datapath, where one is loaded, the pod's address.
+// announceMAC tells the datapath, where one is loaded, the pod's address: what the pod sends from another one counts as spoofed.
 func (p *plugin) announceMAC(ctx context.Context, a *cniskel.Args, ref attachments.ID, mac net.HardwareAddr, held loader.Held) error {
 	if p.OpenExisting == nil {
 		return nil

@@ -67,7 +67,7 @@ func (f *Facts) datapath(ctx context.Context) {
 	f.note("the mount namespaces of other processes", err)
 	tables := Tables(f.Config)
 	dir := attachments.Open(attachments.DefaultDir)
-	var known orphans.Maps
+	var known loader.Interface
 	dp, err := Open(ctx, f.Config)
 	switch {
 	case err == nil:

@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -21,15 +20,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/flowevent"
 	"github.com/sluice-cni/sluice/pkg/ipproto"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
-	"github.com/sluice-cni/sluice/pkg/maps/drops"
 )
-
-// Source is what the observer reads.
-type Source interface {
-	Flows(ctx context.Context, f loader.FlowFilter) iter.Seq2[loader.Flow, error]
-	Events(ctx context.Context) iter.Seq2[loader.DropEvent, error]
-	DropSums(ctx context.Context) (map[drops.Reason]drops.Sum, error)
-}
 
 // Options say what to show.
 type Options struct {
@@ -63,7 +54,7 @@ const (
 // observer is one run.
 type observer struct {
 	Options
-	src   Source
+	src   loader.Interface
 	emit  func(flowevent.Event) error
 	table table
 	limit *rate.Limiter
@@ -76,7 +67,7 @@ type observer struct {
 
 // Run shows what is in the table now as far as o asks for it, then follows until ctx is done, if o says so. Events are in the order of their
 // time only within a walk. An error of emit ends it, and is returned.
-func Run(ctx context.Context, src Source, o Options, emit func(flowevent.Event) error) error {
+func Run(ctx context.Context, src loader.Interface, o Options, emit func(flowevent.Event) error) error {
 	x := &observer{Options: o, src: src, emit: emit, table: table{conns: map[key]conn{}}, backends: map[uint64]netip.AddrPort{}, limit: newLimit(o.Rate), lost: map[string]uint64{}, told: time.Now()}
 	took, err := x.first(ctx)
 	if err != nil || !o.Follow {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/loader/loadertest"
 	"github.com/sluice-cni/sluice/pkg/flowevent"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
@@ -20,6 +21,8 @@ import (
 
 // walks is a source with a table for each walk. The last one ends the observer.
 type walks struct {
+	loadertest.Datapath
+
 	tables [][]loader.Flow
 	at     int
 	end    func()

@@ -11,7 +11,6 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/netfilter/choice"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
@@ -149,16 +148,9 @@ func Redirected(h *rtnl.Handle, links []rtnl.Link) (map[int]bool, error) {
 	return used, nil
 }
 
-// Maps is what an inventory takes from the loader.
-type Maps interface {
-	Endpoints(ctx context.Context) ([]loader.EndpointStatus, error)
-	HostPorts(ctx context.Context) ([]hostport.Entry, error)
-	RateLimits(ctx context.Context) ([]loader.RateLimitStatus, error)
-}
-
 // Scan looks at the node of the calling thread. dp may be nil. The error names
 // what could not be looked at; the inventory holds the rest.
-func Scan(ctx context.Context, dp Maps, tables *choice.Node, records *attachments.Dir, p Places) (*Inventory, error) {
+func Scan(ctx context.Context, dp loader.Interface, tables *choice.Node, records *attachments.Dir, p Places) (*Inventory, error) {
 	s := &Inventory{}
 	var errs []error
 	keep := func(err error) { errs = append(errs, err) }

@@ -23,7 +23,7 @@ import (
 // node is what a trace knows of the node.
 type node struct {
 	named     func(id attachments.ID, text string) bool
-	dp        Datapath
+	dp        loader.Interface
 	status    *loader.Status
 	hostPorts []hostport.Entry
 	records   map[uint64]*attachments.Record
@@ -35,7 +35,7 @@ type node struct {
 	policies  []loader.PolicyStatus
 }
 
-func look(ctx context.Context, dp Datapath, q Question) (*node, error) {
+func look(ctx context.Context, dp loader.Interface, q Question) (*node, error) {
 	n := &node{dp: dp, named: q.Named, records: make(map[uint64]*attachments.Record, len(q.Records))}
 	for _, r := range q.Records {
 		n.records[r.Owner()] = r

@@ -11,10 +11,8 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/ebpfload"
-	"github.com/sluice-cni/sluice/loader/loadapi"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/maps/codec"
-	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -118,15 +116,6 @@ func (p *Path) line() string {
 	return fmt.Sprintf("dropped at %s: %s: %s: %s", at, p.Reason, p.Why, p.Do)
 }
 
-// Datapath is what a trace reads of the datapath.
-type Datapath interface {
-	Status(ctx context.Context) (*loader.Status, error)
-	HostPorts(ctx context.Context) ([]hostport.Entry, error)
-	Policies(ctx context.Context) ([]loader.PolicyStatus, error)
-	LoadRequest(ctx context.Context) (loadapi.LoadRequest, error)
-	Hooks(indices []int) ([]loader.HookPrograms, error)
-}
-
 // Question is the packet that is asked about.
 type Question struct {
 	// Named reports whether a pod is called so, as the commands print it.
@@ -148,7 +137,7 @@ func (e UsageError) Error() string { return e.Text }
 func usage(format string, a ...any) error { return UsageError{fmt.Sprintf(format, a...)} }
 
 // Trace answers q. It acts on the network namespace of the calling thread.
-func Trace(ctx context.Context, dp Datapath, q Question) (r *Result, err error) {
+func Trace(ctx context.Context, dp loader.Interface, q Question) (r *Result, err error) {
 	n, err := look(ctx, dp, q)
 	if err != nil {
 		return nil, err

@@ -39,7 +39,7 @@ func (b ebpf) Prepare(ctx context.Context, a *cniskel.Args) (Job, error) {
 }
 
 type ebpfJob struct {
-	dp Datapath
+	dp loader.Interface
 	b  ebpf
 }
 
@@ -63,7 +63,7 @@ func (j ebpfJob) Apply(ctx context.Context, ep loader.Endpoint, rb *rollback.Sta
 // where eBPF cannot run. A DEL that failed for one of these would block the
 // plugins before it in the chain.
 func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, h held) error {
-	err := b.opener().Existing(ctx, a, func(dp Datapath) error {
+	err := b.opener().Existing(ctx, a, func(dp loader.Interface) error {
 		err := backend.IgnoreNotLoaded(dp.Disable(ctx, ref.Owner(), loader.FeatureMasquerade, h.inDatapath()))
 		return cnierr.Wrap(cnierr.CodeKernel, err, "stop masquerading the pod")
 	})
@@ -76,7 +76,7 @@ func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, h
 
 // Check compares the endpoint and its programs.
 func (b ebpf) Check(ctx context.Context, a *cniskel.Args, ep loader.Endpoint) error {
-	return b.opener().Check(ctx, a, "the pod is not masqueraded", func(dp Datapath) error {
+	return b.opener().Check(ctx, a, "the pod is not masqueraded", func(dp loader.Interface) error {
 		return cnierr.Wrap(cnierr.CodeCheck, dp.CheckEndpoint(ctx, ep, loader.FeatureMasquerade), "masquerading differs")
 	})
 }

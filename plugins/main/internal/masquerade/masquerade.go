@@ -46,11 +46,8 @@ func (c Conf) backend() string {
 	return *c.IPMasqBackend
 }
 
-// Datapath is what is needed of *loader.Datapath.
-type Datapath = backend.Datapath
-
 // Opener opens the node's datapath.
-type Opener = backend.Opener[Datapath]
+type Opener = backend.Opener
 
 // prefix begins the messages of errors.
 const prefix = "ipMasq: "
