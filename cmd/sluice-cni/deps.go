@@ -94,7 +94,7 @@ func orNil(dp *loader.Datapath, err error) (loader.Interface, error) {
 
 // openNetfilter returns the node's netfilter side. A mistake in the node's
 // configuration is an error, beside a result that works with the defaults.
-func openNetfilter(a *cniskel.Args) (*choice.Node, error) {
+func openNetfilter(a *cniskel.Args) (portmap.Netfilter, error) {
 	o, err := options(a)
 	no := choice.Options{Log: a.Log}
 	if c := o.Config; c != nil {
@@ -107,7 +107,7 @@ func newBridge() *cniskel.Plugin {
 	return bridge.New(bridge.Deps{
 		IPAM:      ipam(),
 		Opener:    bridge.Opener{Open: open, OpenExisting: openExisting},
-		Netfilter: func(a *cniskel.Args) (bridge.Netfilter, error) { return openNetfilter(a) },
+		Netfilter: openNetfilter,
 		Records:   attachments.Open(attachments.DefaultDir),
 	})
 }
@@ -116,7 +116,7 @@ func newPTP() *cniskel.Plugin {
 	return ptp.New(ptp.Deps{
 		IPAM:      ipam(),
 		Opener:    ptp.Opener{Open: open, OpenExisting: openExisting},
-		Netfilter: func(a *cniskel.Args) (ptp.Netfilter, error) { return openNetfilter(a) },
+		Netfilter: openNetfilter,
 		Records:   attachments.Open(attachments.DefaultDir),
 	})
 }
@@ -124,7 +124,7 @@ func newPTP() *cniskel.Plugin {
 func newPortmap() *cniskel.Plugin {
 	return portmap.New(portmap.Deps{
 		Opener:    portmap.Opener{Open: open, OpenExisting: openExisting},
-		Netfilter: func(a *cniskel.Args) (portmap.Netfilter, error) { return openNetfilter(a) },
+		Netfilter: openNetfilter,
 		Resolve:   loader.Resolve,
 		Records:   attachments.Open(attachments.DefaultDir),
 		Conflicts: func(a *cniskel.Args) (nodeconf.Conflicts, error) {
@@ -141,7 +141,7 @@ func newPortmap() *cniskel.Plugin {
 func newFirewall() *cniskel.Plugin {
 	return firewall.New(firewall.Deps{
 		Opener:    firewall.Opener{Open: open, OpenExisting: openExisting},
-		Netfilter: func(a *cniskel.Args) (firewall.Netfilter, error) { return openNetfilter(a) },
+		Netfilter: openNetfilter,
 		Resolve:   loader.ResolvePodns,
 		Records:   attachments.Open(attachments.DefaultDir),
 	})

@@ -21,15 +21,20 @@ const (
 	EBPF = "ebpf"
 )
 
-// Netfilter is the part of *choice.Node that chooses tables.
+// Netfilter is what plugins need of *choice.Node.
 type Netfilter interface {
 	Default() string
+	FirewallDefault() string
 	Select(ctx context.Context, name string) (netfilter.Tables, netfilter.Choice, error)
 	All() []netfilter.Tables
+	FirewalldRuns(ctx context.Context) bool
+	Admit(ctx context.Context, from string) []string
+	CallAdmin(ctx context.Context, f netfilter.Firewall) error
+	CheckAdmin(ctx context.Context, f netfilter.Firewall) error
 }
 
 // Chooser knows a plugin's backends and chooses among them.
-type Chooser[B Base, N Netfilter] struct {
+type Chooser[B Base] struct {
 	// Key is the key of the configuration that names a backend, for errors.
 	Key string
 	// Prefix begins the messages of errors, as in "ipMasq: ".
@@ -38,14 +43,14 @@ type Chooser[B Base, N Netfilter] struct {
 	EBPF B
 	// Tables makes a backend of netfilter tables.
 	Tables func(t netfilter.Tables) B
-	// Others are backends besides eBPF and tables. Nil: there are none.
-	Others func(node N) []B
+	// Others are backends besides eBPF and tables.
+	Others []B
 	// Netfilter returns the node's netfilter side. With a mistake in the node's
 	// configuration it returns an error beside one that works with the defaults.
 	// Nil: eBPF is the only backend.
-	Netfilter func(a *cniskel.Args) (N, error)
-	// Default returns the node's default backend. Nil: N.Default.
-	Default func(node N) string
+	Netfilter func(a *cniskel.Args) (Netfilter, error)
+	// Default returns the node's default backend. Nil: Netfilter.Default.
+	Default func(node Netfilter) string
 	// FallbackFor are the errors of eBPF for which the tables take over. Nil:
 	// loader.ErrUnavailable.
 	FallbackFor []error
@@ -53,7 +58,7 @@ type Chooser[B Base, N Netfilter] struct {
 
 // All returns the backends in the order of preference, those that cannot run
 // included.
-func (c Chooser[B, N]) All(a *cniskel.Args) []B {
+func (c Chooser[B]) All(a *cniskel.Args) []B {
 	out := []B{c.EBPF}
 	if c.Netfilter == nil {
 		return out
@@ -65,15 +70,12 @@ func (c Chooser[B, N]) All(a *cniskel.Args) []B {
 	for _, t := range node.All() {
 		out = append(out, c.Tables(t))
 	}
-	if c.Others != nil {
-		out = append(out, c.Others(node)...)
-	}
-	return out
+	return append(out, c.Others...)
 }
 
 // Recorded returns the backend that a record names; all of them if none has that
 // name.
-func (c Chooser[B, N]) Recorded(a *cniskel.Args, name string) []B {
+func (c Chooser[B]) Recorded(a *cniskel.Args, name string) []B {
 	all := c.All(a)
 	for _, b := range all {
 		if b.Name() == name {
@@ -85,7 +87,7 @@ func (c Chooser[B, N]) Recorded(a *cniskel.Args, name string) []B {
 
 // Wanted returns the name of the backend that is asked for: by the network's
 // configuration, else by the node's. It is Auto if neither names one.
-func (c Chooser[B, N]) Wanted(a *cniskel.Args, configured string) (string, error) {
+func (c Chooser[B]) Wanted(a *cniskel.Args, configured string) (string, error) {
 	if configured == "" && c.Netfilter != nil {
 		node, err := c.Netfilter(a)
 		switch {
@@ -107,7 +109,7 @@ func (c Chooser[B, N]) Wanted(a *cniskel.Args, configured string) (string, error
 func TriesEBPF(wanted string) bool { return wanted == Auto || wanted == EBPF }
 
 // Select returns the tables of that name; with Auto those that the node uses.
-func (c Chooser[B, N]) Select(ctx context.Context, a *cniskel.Args, name string) (none B, err error) {
+func (c Chooser[B]) Select(ctx context.Context, a *cniskel.Args, name string) (none B, err error) {
 	if c.Netfilter == nil {
 		return none, cnierr.Unsupported(c.Key, name, `only ebpf is built in; use "ebpf" or "auto"`)
 	}
@@ -125,7 +127,7 @@ func (c Chooser[B, N]) Select(ctx context.Context, a *cniskel.Args, name string)
 // Fallback returns the backend that takes over when eBPF cannot carry out an
 // ADD. It returns why if eBPF was asked for by name, if there is no other
 // backend, or if why is not in FallbackFor. instead chooses; nil: Select.
-func (c Chooser[B, N]) Fallback(ctx context.Context, a *cniskel.Args, configured string, why error,
+func (c Chooser[B]) Fallback(ctx context.Context, a *cniskel.Args, configured string, why error,
 	instead func(ctx context.Context, a *cniskel.Args, name string) (B, error),
 ) (none B, err error) {
 	reasons := c.FallbackFor
@@ -150,7 +152,7 @@ func (c Chooser[B, N]) Fallback(ctx context.Context, a *cniskel.Args, configured
 }
 
 // Sweep lets each backend remove what no attachment explains.
-func (c Chooser[B, N]) Sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.ID]bool) error {
+func (c Chooser[B]) Sweep(ctx context.Context, a *cniskel.Args, network string, valid map[attachments.ID]bool) error {
 	var errs []error
 	for _, b := range c.All(a) {
 		errs = append(errs, b.Sweep(ctx, a, network, valid))

@@ -131,7 +131,7 @@ type rig struct {
 }
 
 // nftablesNode is a node whose backend is nftables. It has no tables to masquerade by.
-type nftablesNode struct{}
+type nftablesNode struct{ Netfilter }
 
 func (nftablesNode) Default() string { return netfilter.NameNFTables }
 

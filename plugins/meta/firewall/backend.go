@@ -3,6 +3,7 @@
 package firewall
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
@@ -34,12 +36,21 @@ func (r request) gateways() []netip.Addr {
 	return out
 }
 
-// Backend admits pods. What DEL needs to know is the section of the attachment's
-// record, nil without one.
-type Backend = backend.Chained[request, *section, section]
+// Backend admits pods. What Remove needs to know is the section of the
+// attachment's record, nil without one.
+type Backend interface {
+	backend.Base
+	Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, error)
+	Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, s *section) error
+	Check(ctx context.Context, a *cniskel.Args, r request) error
+}
 
-// Job is a prepared ADD.
-type Job = backend.Job[section]
+// Job is a prepared ADD. Record adds to the attachment's record what Remove has to know.
+type Job interface {
+	Apply(ctx context.Context, rb *rollback.Stack) error
+	Record(s *section)
+	Close() error
+}
 
 // section is what an attachment record holds of this plugin.
 type section struct {

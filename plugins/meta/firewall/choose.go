@@ -11,28 +11,14 @@ import (
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
-// Netfilter is what the plugin needs of *choice.Node.
-type Netfilter interface {
-	backend.Netfilter
-	FirewallDefault() string
-	// FirewalldRuns reports whether firewalld runs on the node. It costs nothing where
-	// it is not installed, and elsewhere it is asked now and then.
-	FirewalldRuns(ctx context.Context) bool
-	// Admit lets packets with the admit mark pass where the FORWARD policy is to
-	// drop. They come in by the device; empty stands for all devices of pods before.
-	// It says now and then what an administrator has to do.
-	Admit(ctx context.Context, from string) []string
-	// CallAdmin has FORWARD of iptables call the administrator's chain first. CheckAdmin
-	// misses that.
-	CallAdmin(ctx context.Context, f netfilter.Firewall) error
-	CheckAdmin(ctx context.Context, f netfilter.Firewall) error
-}
+// Netfilter is the node's netfilter side.
+type Netfilter = backend.Netfilter
 
-func (p *plugin) chooser() backend.Chooser[Backend, Netfilter] {
-	return backend.Chooser[Backend, Netfilter]{
+func (p *plugin) chooser() backend.Chooser[Backend] {
+	return backend.Chooser[Backend]{
 		Key: "backend", EBPF: ebpf{p.Deps}, Netfilter: p.Netfilter, Default: Netfilter.FirewallDefault,
 		Tables: func(t netfilter.Tables) Backend { return tables{t, p.Deps} },
-		Others: func(Netfilter) []Backend { return []Backend{zones{Deps: p.Deps}} },
+		Others: []Backend{zones{Deps: p.Deps}},
 	}
 }
 

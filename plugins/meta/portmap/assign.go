@@ -7,22 +7,33 @@ import (
 	"slices"
 
 	"github.com/sluice-cni/sluice/loader"
+	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
+	"github.com/sluice-cni/sluice/pkg/rollback"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
 // Backend publishes ports. Remove takes the ports that the attachment's record
 // names, nil without one.
-type Backend = backend.Chained[request, []portKey, section]
+type Backend interface {
+	backend.Base
+	Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, error)
+	Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, ports []portKey) error
+	Check(ctx context.Context, a *cniskel.Args, r request) error
+}
 
-// Job is a prepared ADD.
-type Job = backend.Job[section]
+// Job is a prepared ADD. Record adds to the attachment's record what Remove has to know.
+type Job interface {
+	Apply(ctx context.Context, rb *rollback.Stack) error
+	Record(s *section)
+	Close() error
+}
 
-func (p *plugin) chooser() backend.Chooser[Backend, Netfilter] {
-	return backend.Chooser[Backend, Netfilter]{
+func (p *plugin) chooser() backend.Chooser[Backend] {
+	return backend.Chooser[Backend]{
 		Key: "backend", EBPF: ebpf{p.Deps}, Netfilter: p.Netfilter,
 		Tables: func(t netfilter.Tables) Backend { return tables{t, p.Deps} },
 		// The device of macvlan, ipvlan, vlan and host-device has no host veth.

@@ -113,6 +113,7 @@ func TestConditionOfProtocol(t *testing.T) {
 
 // fakeNetfilter chooses tables that nothing is done with.
 type fakeNetfilter struct {
+	Netfilter
 	netfilter.Tables
 	byDefault string
 	firewalld bool

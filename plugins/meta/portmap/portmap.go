@@ -25,13 +25,8 @@ import (
 // Name is the plugin's type, and its section in an attachment record.
 const Name = "portmap"
 
-// Netfilter is what the plugin needs of *choice.Node.
-type Netfilter interface {
-	backend.Netfilter
-	// FirewalldRuns reports whether firewalld runs on the node. It costs nothing where
-	// it is not installed, and elsewhere it is asked now and then.
-	FirewalldRuns(ctx context.Context) bool
-}
+// Netfilter is the node's netfilter side.
+type Netfilter = backend.Netfilter
 
 // Opener opens the node's datapath.
 type Opener = backend.Opener

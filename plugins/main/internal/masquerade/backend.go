@@ -19,10 +19,11 @@ type Netfilter = backend.Netfilter
 
 // Backend masquerades pods.
 type Backend interface {
-	backend.Backend[loader.Endpoint, held]
-	// Prepare opens what the job needs and finds what rules it out, before the
-	// pod has an address. Errors are CNI errors. It has no effect on the pod.
+	backend.Base
+	// Prepare does its work before the pod has an address.
 	Prepare(ctx context.Context, a *cniskel.Args) (Job, error)
+	Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, h held) error
+	Check(ctx context.Context, a *cniskel.Args, ep loader.Endpoint) error
 }
 
 // Job is a prepared ADD. The caller must Close it.
@@ -52,8 +53,8 @@ func (h held) inDatapath() loader.Held {
 	return loader.HeldBy(h.addrs)
 }
 
-func (n Node) chooser() backend.Chooser[Backend, Netfilter] {
-	return backend.Chooser[Backend, Netfilter]{
+func (n Node) chooser() backend.Chooser[Backend] {
+	return backend.Chooser[Backend]{
 		Key: "ipMasqBackend", Prefix: prefix, EBPF: ebpf{n}, Netfilter: n.Netfilter,
 		Tables: func(t netfilter.Tables) Backend { return tables{t, n} },
 	}
