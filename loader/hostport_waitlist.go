@@ -4,7 +4,6 @@ package loader
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/attach"
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
-	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/rollback"
@@ -27,83 +25,17 @@ type hostPortMap interface {
 	Each(func(hostport.Entry) bool) error // reads the whole map
 }
 
-// waiter is a hostPort that another owner has taken over. It comes back when that one goes, as a netfilter rule does that was below
-// the one of a later pod.
-type waiter struct{ hostport.Entry }
-
-func (w waiter) equal(o waiter) bool { return w.Entry.Equal(o.Entry) }
-
-// waiterFile is a waiter as the file has it. The format stays: the file outlives an upgrade.
-type waiterFile struct {
-	Key struct {
-		HostIP netip.Addr
-		Proto  uint8
-		Port   uint16
-	} `json:"key"`
-	Value struct {
-		PodIP                        netip.Addr
-		PodPort                      uint16
-		Owner                        uint64
-		Gen                          uint64
-		Flags                        uint16 // enum sl_hostport_flag
-		Sources                      uint64 // the allowlist
-		Source, Dest                 netip.Prefix
-		In                           uint32 // ifindex
-		NotSource, NotDest, NotIndex bool
-	} `json:"value"`
-}
-
-const (
-	waiterSNAT    = uint16(bpfgen.TypesSlHostportFlagSL_HP_SNAT)
-	waiterMasqAll = uint16(bpfgen.TypesSlHostportFlagSL_HP_MASQ_ALL)
-)
-
-// MarshalJSON writes w in the format of the file.
-func (w waiter) MarshalJSON() ([]byte, error) {
-	var f waiterFile
-	f.Key.HostIP, f.Key.Proto, f.Key.Port = w.HostIP, w.Proto, w.Port
-	v, c := &f.Value, w.Conditions
-	v.PodIP, v.PodPort, v.Owner, v.Gen, v.Sources = w.PodIP, w.PodPort, w.Owner, w.Generation, w.Allowlist
-	v.Source, v.Dest, v.In, v.NotSource, v.NotDest, v.NotIndex = c.Source, c.Dest, c.InIfindex, c.NotSource, c.NotDest, c.NotIn
-	if w.SNAT {
-		v.Flags |= waiterSNAT
-	}
-	if w.MasqAll {
-		v.Flags |= waiterMasqAll
-	}
-	return json.Marshal(f)
-}
-
-// UnmarshalJSON undoes MarshalJSON.
-func (w *waiter) UnmarshalJSON(raw []byte) error {
-	var f waiterFile
-	if err := json.Unmarshal(raw, &f); err != nil {
-		return err
-	}
-	v := f.Value
-	w.Entry = hostport.Entry{
-		Mapping: hostport.Mapping{
-			Key:   hostport.Key{HostIP: f.Key.HostIP, Proto: f.Key.Proto, Port: f.Key.Port},
-			PodIP: v.PodIP, PodPort: v.PodPort, SNAT: v.Flags&waiterSNAT != 0, MasqAll: v.Flags&waiterMasqAll != 0,
-			Conditions: hostport.Conditions{
-				Source: v.Source, Dest: v.Dest, InIfindex: v.In, NotSource: v.NotSource, NotDest: v.NotDest, NotIn: v.NotIndex,
-			},
-		},
-		Owner: v.Owner, Generation: v.Gen, Allowlist: v.Sources,
-	}
-	return nil
-}
-
 // portChange is a change of the hostPorts under the writers' lock.
 //
-// The waiting list is a file, the one that comes next last. After a kill between file and map it may have an entry that is in the map
+// The waiting list has the hostPorts that another owner has taken over: one comes back when that owner goes, as a netfilter rule does that
+// was below the one of a later pod. It is a file, the one that comes next last. After a kill between file and map it may have an entry that is in the map
 // too. The next change of its owner repairs that.
 type portChange struct {
 	d       *Datapath
 	m       hostPortMap
 	behind  func() []uint64 // the owners that keep what they have
 	alive   func(hostport.Entry) (bool, error)
-	waiting pintree.JSONList[waiter]
+	waiting pintree.JSONList[hostport.Entry]
 	gone    []hostport.Entry // replaced or removed
 }
 
@@ -114,8 +46,8 @@ func (d *Datapath) changePorts(m hostPortMap, behind ...func() []uint64) (*portC
 	return &portChange{d: d, m: m, behind: owners, alive: remembered(d.ownerAlive), waiting: waiting}, err
 }
 
-func (d *Datapath) waitlist() (pintree.JSONList[waiter], error) {
-	return pintree.ReadList(d.tree, d.tree.Paths.Waiting, "ports taken over", waiter.equal)
+func (d *Datapath) waitlist() (pintree.JSONList[hostport.Entry], error) {
+	return pintree.ReadList(d.tree, d.tree.Paths.Waiting, "ports taken over", hostport.Entry.Equal)
 }
 
 // ownersOf calls the functions.
@@ -127,18 +59,18 @@ func ownersOf(behind []func() []uint64) (owners []uint64) {
 }
 
 // waiterIndex returns the place of the first of these owners who waits for a key, -1 for none.
-func waiterIndex(list []waiter, k hostport.Key, owners ...uint64) int {
-	return slices.IndexFunc(list, func(w waiter) bool { return w.Key == k && slices.Contains(owners, w.Owner) })
+func waiterIndex(list []hostport.Entry, k hostport.Key, owners ...uint64) int {
+	return slices.IndexFunc(list, func(w hostport.Entry) bool { return w.Key == k && slices.Contains(owners, w.Owner) })
 }
 
 // forget removes the waiters that drop accepts.
-func (c *portChange) forget(drop func(waiter) bool) error {
+func (c *portChange) forget(drop func(hostport.Entry) bool) error {
 	now := slices.Clone(c.waiting.All)
-	return c.waiting.Set(slices.DeleteFunc(now, func(w waiter) bool {
+	return c.waiting.Set(slices.DeleteFunc(now, func(w hostport.Entry) bool {
 		if !drop(w) {
 			return false
 		}
-		c.gone = append(c.gone, w.Entry)
+		c.gone = append(c.gone, w)
 		return true
 	}))
 }
@@ -168,10 +100,10 @@ func (c *portChange) putAll(entries []hostport.Entry, rb *rollback.Stack) error 
 				return err
 			}
 			if place >= 0 {
-				waiting = slices.Insert(waiting, place, waiter{e})
+				waiting = slices.Insert(waiting, place, e)
 				continue
 			}
-			waiting = append(waiting, waiter{old})
+			waiting = append(waiting, old)
 		}
 		changes = append(changes, change{e, old, had})
 	}
@@ -197,7 +129,7 @@ func (c *portChange) putAll(entries []hostport.Entry, rb *rollback.Stack) error 
 
 // placeBehind returns where e comes on the list of those who wait if an attachment of behind has its key, or waits for it: after the last
 // of those, as a netfilter rule does that is below theirs. -1: none does. A holder whose device has gone keeps nothing.
-func (c *portChange) placeBehind(waiting []waiter, holder, e hostport.Entry) (int, error) {
+func (c *portChange) placeBehind(waiting []hostport.Entry, holder, e hostport.Entry) (int, error) {
 	owners := c.behind()
 	if place := waiterIndex(waiting, e.Key, owners...); place >= 0 {
 		return place, nil
@@ -223,7 +155,7 @@ func (c *portChange) withdrawAll(entries []hostport.Entry) error {
 		case i < 0:
 			err = c.m.Delete(e.Key)
 		default:
-			next := q.waiting[i].Entry
+			next := q.waiting[i]
 			next.Generation = uint64(conntrack.Now())
 			if err = c.m.Put(next); err == nil {
 				q.left[i] = true
@@ -241,14 +173,14 @@ func (c *portChange) withdrawAll(entries []hostport.Entry) error {
 
 // waitQueue finds who is next for a key without a walk through all waiters.
 type waitQueue struct {
-	waiting []waiter
+	waiting []hostport.Entry
 	byKey   map[hostport.Key][]int // indexes into waiting, the latest last
 	left    map[int]bool
 	dead    []hostport.Entry // those who left without a turn
 	alive   func(hostport.Entry) (bool, error)
 }
 
-func newWaitQueue(waiting []waiter, alive func(hostport.Entry) (bool, error)) *waitQueue {
+func newWaitQueue(waiting []hostport.Entry, alive func(hostport.Entry) (bool, error)) *waitQueue {
 	q := &waitQueue{waiting: waiting, byKey: make(map[hostport.Key][]int, len(waiting)), left: make(map[int]bool), alive: alive}
 	for i, w := range waiting {
 		q.byKey[w.Key] = append(q.byKey[w.Key], i)
@@ -265,18 +197,18 @@ func (q *waitQueue) next(k hostport.Key, leaving uint64) (int, error) {
 		if w.Owner == leaving || q.left[i] {
 			continue
 		}
-		if alive, err := q.alive(w.Entry); err != nil || alive {
+		if alive, err := q.alive(w); err != nil || alive {
 			return i, err
 		}
 		q.left[i] = true
-		q.dead = append(q.dead, w.Entry)
+		q.dead = append(q.dead, w)
 	}
 	return -1, nil
 }
 
 // rest are those who wait still.
-func (q *waitQueue) rest() []waiter {
-	out := make([]waiter, 0, len(q.waiting))
+func (q *waitQueue) rest() []hostport.Entry {
+	out := make([]hostport.Entry, 0, len(q.waiting))
 	for i, w := range q.waiting {
 		if !q.left[i] {
 			out = append(out, w)

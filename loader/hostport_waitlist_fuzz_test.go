@@ -21,7 +21,7 @@ func FuzzWaitlist(f *testing.F) {
 	key := hostport.Key{HostIP: netip.MustParseAddr("192.0.2.1"), Proto: 6, Port: 8080}
 	m := hostport.Mapping{Key: key, PodIP: netip.MustParseAddr("10.1.0.2"), PodPort: 80, SNAT: true}
 	m.Conditions.Source = netip.MustParsePrefix("198.51.100.0/24")
-	text, err := json.Marshal([]waiter{{hostport.Entry{Mapping: m, Owner: 7, Generation: 9}}})
+	text, err := json.Marshal([]hostport.Entry{{Mapping: m, Owner: 7, Generation: 9}})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -30,9 +30,9 @@ func FuzzWaitlist(f *testing.F) {
 	}
 	file := filepath.Join(f.TempDir(), "waiting")
 	tree := &pintree.Tree{Log: log.NewNop()}
-	read := func(t *testing.T) []waiter {
+	read := func(t *testing.T) []hostport.Entry {
 		t.Helper()
-		l, err := pintree.ReadList(tree, file, "x", waiter.equal)
+		l, err := pintree.ReadList(tree, file, "x", hostport.Entry.Equal)
 		if err != nil {
 			t.Fatalf("a list that does not parse stops pods: %v", err)
 		}
@@ -42,7 +42,7 @@ func FuzzWaitlist(f *testing.F) {
 		if err := os.WriteFile(file, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		var before []waiter
+		var before []hostport.Entry
 		fuzztest.Bounded(t, len(text), func() { before = read(t) })
 		again, err := json.Marshal(before)
 		if err != nil {
@@ -51,7 +51,7 @@ func FuzzWaitlist(f *testing.F) {
 		if err := os.WriteFile(file, again, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if after := read(t); !slices.EqualFunc(before, after, waiter.equal) {
+		if after := read(t); !slices.EqualFunc(before, after, hostport.Entry.Equal) {
 			t.Errorf("%+v became %+v", before, after)
 		}
 	})

@@ -3,7 +3,6 @@
 package loader
 
 import (
-	"encoding/json"
 	"net/netip"
 	"reflect"
 	"testing"
@@ -13,38 +12,16 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
-// The file has the format of earlier releases: it outlives an upgrade.
-func TestWaiterFile(t *testing.T) {
-	t.Parallel()
-	const file = `{"key":{"HostIP":"0.0.0.0","Proto":6,"Port":8080},"value":{"PodIP":"10.1.0.2","PodPort":80,"Owner":9223372036854775809,"Gen":7,` +
-		`"Flags":3,"Sources":4611686018427387904,"Source":"10.0.0.0/8","Dest":"","In":3,"NotSource":true,"NotDest":false,"NotIndex":true}}`
-	p := hostport.Mapping{
-		Key:   hostport.Key{HostIP: netip.IPv4Unspecified(), Proto: unix.IPPROTO_TCP, Port: 8080},
-		PodIP: netip.MustParseAddr("10.1.0.2"), PodPort: 80,
-	}
-	p.SNAT, p.MasqAll = true, true
-	p.Conditions = hostport.Conditions{Source: netip.MustParsePrefix("10.0.0.0/8"), NotSource: true, InIfindex: 3, NotIn: true}
-	want := waiter{hostport.Entry{Mapping: p, Owner: 1<<63 | 1, Generation: 7, Allowlist: 1 << 62}}
-	raw, err := json.Marshal(want)
-	if err != nil || string(raw) != file {
-		t.Errorf("%v\n got %s\nwant %s", err, raw, file)
-	}
-	var got waiter
-	if err := json.Unmarshal([]byte(file), &got); err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%v\n got %s\nwant %s", err, got, want)
-	}
-}
-
 // The last who waits for a key and is alive is next. Who is dead leaves the queue, and who gives the key up is passed over.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	const dead, leaving = 7, 8
-	one := func(port uint16, owner uint64) waiter {
+	one := func(port uint16, owner uint64) hostport.Entry {
 		k := hostport.Key{HostIP: netip.IPv4Unspecified(), Proto: unix.IPPROTO_TCP, Port: port}
-		return waiter{hostport.Entry{Mapping: hostport.Mapping{Key: k, PodIP: netip.MustParseAddr("10.1.0.2"), PodPort: 80}, Owner: owner}}
+		return hostport.Entry{Mapping: hostport.Mapping{Key: k, PodIP: netip.MustParseAddr("10.1.0.2"), PodPort: 80}, Owner: owner}
 	}
-	claim := waiter{hostport.NewClaim(one(82, 0).Key, dead, 1)} // it has no endpoint that could be dead
-	waiting := []waiter{one(80, 1), one(81, 2), one(80, 3), one(80, dead), one(80, leaving), claim}
+	claim := hostport.NewClaim(one(82, 0).Key, dead, 1) // it has no endpoint that could be dead
+	waiting := []hostport.Entry{one(80, 1), one(81, 2), one(80, 3), one(80, dead), one(80, leaving), claim}
 	asked := 0
 	q := newWaitQueue(waiting, func(e hostport.Entry) (bool, error) {
 		if e.IsClaim() {
@@ -65,7 +42,7 @@ func TestQueue(t *testing.T) {
 			q.left[i] = true
 		}
 	}
-	if want := []waiter{waiting[0], waiting[4]}; !reflect.DeepEqual(q.rest(), want) {
+	if want := []hostport.Entry{waiting[0], waiting[4]}; !reflect.DeepEqual(q.rest(), want) {
 		t.Errorf("left: %v, want %v", q.rest(), want)
 	}
 	if len(q.dead) != 1 || q.dead[0].Owner != dead || asked != 3 {

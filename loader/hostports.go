@@ -121,7 +121,7 @@ func (c *portChange) setAll(owner uint64, before []hostport.Key, ports []hostpor
 		rb.Push("allowed sources", func(context.Context) error { return c.dropUnusedLists() })
 	}
 	rb.Push("ports taken over", func(context.Context) error { return c.waiting.Set(was) })
-	if err := c.forget(func(w waiter) bool { return w.Owner == owner && !w.IsClaim() }); err != nil {
+	if err := c.forget(func(w hostport.Entry) bool { return w.Owner == owner && !w.IsClaim() }); err != nil {
 		return err
 	}
 	// The clock never stands still between two holders of the lock, and no generation is 0.
@@ -228,7 +228,7 @@ func (d *Datapath) ClaimHostPorts(ctx context.Context, owner uint64, keys []host
 				claims = append(claims, hostport.NewClaim(k, owner, generation))
 			}
 		}
-		if err := c.forget(func(w waiter) bool { return w.Owner == owner && claimed[w.Key] && w.IsClaim() }); err != nil {
+		if err := c.forget(func(w hostport.Entry) bool { return w.Owner == owner && claimed[w.Key] && w.IsClaim() }); err != nil {
 			return err
 		}
 		if err := c.putAll(claims, &rb); err != nil {
@@ -255,7 +255,7 @@ func (d *Datapath) removeHostPortsLocked(m hostPortMap, owner uint64, keys []hos
 	for _, k := range keys {
 		given[k.Unmap()] = true
 	}
-	errs := []error{err, c.forget(func(w waiter) bool {
+	errs := []error{err, c.forget(func(w hostport.Entry) bool {
 		return w.Owner == owner && w.IsClaim() == claims && (keys == nil || given[w.Key])
 	})}
 	held = slices.DeleteFunc(held, func(e hostport.Entry) bool { return e.IsClaim() != claims })
@@ -335,7 +335,7 @@ func (d *Datapath) waiterBehind(holder hostport.Entry, owner uint64, behind []fu
 	}
 	waiting, err := d.waitlist()
 	if i := waiterIndex(waiting.All, holder.Key, owner); i >= 0 {
-		return waiting.All[i].Entry, nil
+		return waiting.All[i], nil
 	}
 	return holder, err
 }
@@ -416,6 +416,6 @@ func (d *Datapath) collectHostPorts(valid func(uint64) bool) error {
 	if err != nil {
 		return err
 	}
-	err = c.forget(func(w waiter) bool { return !valid(w.Owner) })
+	err = c.forget(func(w hostport.Entry) bool { return !valid(w.Owner) })
 	return errors.Join(err, c.withdrawAll(stale), c.end(), c.dropUnusedLists())
 }

@@ -44,15 +44,10 @@ type uiTalkEnd struct {
 type uiTalk struct {
 	pods      map[netip.Addr]uint64
 	node      map[netip.Addr]bool
-	published map[uiTalkPort]bool
+	published map[hostport.Key]bool // of any host address
 	seen      map[uiTalkTuple]bool
 	edges     map[uiTalkKey]*uiTalkEdge
 	outside   map[netip.Addr]uint64 // bytes
-}
-
-type uiTalkPort struct {
-	proto uint8
-	port  uint16
 }
 
 // uiTalkTuple names a connection of two pods, which each of them has an entry of.
@@ -68,7 +63,7 @@ type uiTalkKey struct {
 
 func newUITalk(endpoints []loader.EndpointStatus, node []hostAddressView, ports []hostport.Entry) *uiTalk {
 	t := &uiTalk{
-		pods: map[netip.Addr]uint64{}, node: map[netip.Addr]bool{}, published: map[uiTalkPort]bool{}, seen: map[uiTalkTuple]bool{},
+		pods: map[netip.Addr]uint64{}, node: map[netip.Addr]bool{}, published: map[hostport.Key]bool{}, seen: map[uiTalkTuple]bool{},
 		edges: map[uiTalkKey]*uiTalkEdge{}, outside: map[netip.Addr]uint64{},
 	}
 	for _, e := range endpoints {
@@ -80,7 +75,7 @@ func newUITalk(endpoints []loader.EndpointStatus, node []hostAddressView, ports 
 		t.node[h.Address] = true
 	}
 	for _, p := range ports {
-		t.published[uiTalkPort{p.Proto, p.Port}] = true
+		t.published[hostport.Key{Proto: p.Proto, Port: p.Port}] = true
 	}
 	return t
 }
@@ -94,7 +89,7 @@ func (t *uiTalk) add(f loader.Flow) {
 	if f.Kind == "hostport" {
 		via = fmt.Sprintf("%s %d", ipproto.Name(f.Proto), f.Outside.Port())
 	}
-	if f.PodOpened && t.node[to.Addr()] && t.published[uiTalkPort{f.Proto, to.Port()}] {
+	if f.PodOpened && t.node[to.Addr()] && t.published[hostport.Key{Proto: f.Proto, Port: to.Port()}] {
 		return // the pod behind the hostPort has an entry too
 	}
 	if _, both := t.pods[f.Remote.Addr()]; both {

@@ -53,10 +53,10 @@ type PortMapping struct {
 type settings struct {
 	conf       *Conf
 	snat       bool
-	sources    []netip.Prefix // who may connect where a mapping says nothing else
-	conditions [2]conditions  // of IPv4, of IPv6
-	mappings   []mapping
-	shadowed   []string // mappings that an earlier one of the same request leaves without effect
+	sources    []netip.Prefix       // who may connect where a mapping says nothing else
+	conditions [2]conditions        // of IPv4, of IPv6
+	mappings   [][]hostport.Mapping // of each portMapping one for each family, without the pod's address
+	shadowed   []string             // mappings that an earlier one of the same request leaves without effect
 }
 
 // request is what an attachment asks for. It says nothing about which backend

@@ -3,6 +3,7 @@
 package portmap
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/sluice-cni/sluice/pkg/test/fuzztest"
@@ -21,8 +22,8 @@ func FuzzParseConfig(f *testing.F) {
 			fuzztest.Refused(t, err, len(stdin))
 			return
 		}
-		for _, m := range s.mappings {
-			if m.hostPort == 0 || m.podPort == 0 || m.proto == 0 || len(m.hostIPs) == 0 {
+		for _, m := range slices.Concat(s.mappings...) {
+			if m.Port == 0 || m.PodPort == 0 || m.Proto == 0 || !m.HostIP.IsValid() {
 				t.Errorf("accepted %+v", m)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/nodeports"
 )
@@ -62,8 +63,10 @@ func (p *plugin) checkTunnels(a *cniskel.Args, r request, ports []nodeports.Port
 
 // keyOf names the hostPort of the mapping that a port comes from.
 func (s *settings) keyOf(p nodeports.Port) string {
-	i := slices.IndexFunc(s.mappings, func(m mapping) bool {
-		return m.proto == p.Proto && m.hostPort == p.Port && slices.Contains(m.hostIPs, p.HostIP)
+	i := slices.IndexFunc(s.mappings, func(families []hostport.Mapping) bool {
+		return slices.ContainsFunc(families, func(m hostport.Mapping) bool {
+			return m.Key == hostport.Key{HostIP: p.HostIP, Proto: p.Proto, Port: p.Port}
+		})
 	})
 	return keyPath(i, "hostPort")
 }

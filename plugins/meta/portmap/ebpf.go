@@ -177,7 +177,7 @@ func recordKeys(ports []portKey) []hostport.Key {
 	}
 	out := make([]hostport.Key, 0, len(ports))
 	for _, p := range ports {
-		out = append(out, hostport.Key{HostIP: p.HostIP, Proto: p.Proto, Port: p.Port})
+		out = append(out, p.Key)
 	}
 	return out
 }

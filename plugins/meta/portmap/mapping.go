@@ -13,16 +13,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 )
 
-// mapping is a valid PortMapping. hostIPs holds one address per family it may
-// serve; an unspecified one stands for every address of the node.
-type mapping struct {
-	hostIPs  []netip.Addr
-	proto    uint8
-	hostPort uint16
-	podPort  uint16
-	sources  []netip.Prefix // who may connect; empty: everybody
-}
-
 // parseMappings reads the mappings in order. The same hostIP, port and protocol
 // twice is an error. One that an earlier one covers in other words (an absent
 // hostIP, then 0.0.0.0) is accepted and has no effect, as with upstream,
@@ -35,48 +25,49 @@ func (s *settings) parseMappings(in []PortMapping) error {
 	}
 	before := make(map[asked]int, len(in))
 	for i, m := range in {
-		v, err := m.parse(i, s.sources)
+		v, hostIPs, err := m.parse(i, s.sources)
 		if err != nil {
 			return err
 		}
-		k := asked{hostport.Key{HostIP: v.hostIPs[0], Proto: v.proto, Port: v.hostPort}, len(v.hostIPs)}
+		v.HostIP = hostIPs[0]
+		k := asked{v.Key, len(hostIPs)}
 		if first, ok := before[k]; ok {
 			return cnierr.Config(keyPath(i, "hostPort"), m.HostPort, "is there with the same hostIP and protocol in "+keyPath(first, "")+" already")
 		}
 		before[k] = i
-		v.hostIPs = slices.DeleteFunc(v.hostIPs, func(ip netip.Addr) bool {
-			k := hostport.Key{HostIP: ip, Proto: v.proto, Port: v.hostPort}
-			if seen[k] {
-				s.shadowed = append(s.shadowed, keyPath(i, "")+" "+k.String())
+		var families []hostport.Mapping
+		for _, v.HostIP = range hostIPs {
+			if seen[v.Key] {
+				s.shadowed = append(s.shadowed, keyPath(i, "")+" "+v.Key.String())
+				continue
 			}
-			had := seen[k]
-			seen[k] = true
-			return had
-		})
-		s.mappings = append(s.mappings, v)
+			seen[v.Key] = true
+			families = append(families, v)
+		}
+		s.mappings = append(s.mappings, families)
 	}
 	return nil
 }
 
-func (m PortMapping) parse(i int, sources []netip.Prefix) (mapping, error) {
-	v := mapping{hostPort: uint16(m.HostPort), podPort: uint16(m.ContainerPort), sources: sources}
+// parse returns the mapping without its addresses, and the host addresses that it is for: one for each family.
+func (m PortMapping) parse(i int, sources []netip.Prefix) (v hostport.Mapping, hostIPs []netip.Addr, err error) {
+	v.Port, v.PodPort, v.AllowedSources = uint16(m.HostPort), uint16(m.ContainerPort), sources
 	if !validPort(m.HostPort) {
-		return v, cnierr.Config(keyPath(i, "hostPort"), m.HostPort, "must be 1-65535")
+		return v, nil, cnierr.Config(keyPath(i, "hostPort"), m.HostPort, "must be 1-65535")
 	}
 	if !validPort(m.ContainerPort) {
-		return v, cnierr.Config(keyPath(i, "containerPort"), m.ContainerPort, "must be 1-65535")
+		return v, nil, cnierr.Config(keyPath(i, "containerPort"), m.ContainerPort, "must be 1-65535")
 	}
-	var err error
-	if v.proto, err = parseProtocol(keyPath(i, "protocol"), m.Protocol); err != nil {
-		return v, err
+	if v.Proto, err = parseProtocol(keyPath(i, "protocol"), m.Protocol); err != nil {
+		return v, nil, err
 	}
 	if m.AllowedSources != nil {
-		if v.sources, err = parseSources(keyPath(i, "allowedSources"), *m.AllowedSources); err != nil {
-			return v, err
+		if v.AllowedSources, err = parseSources(keyPath(i, "allowedSources"), *m.AllowedSources); err != nil {
+			return v, nil, err
 		}
 	}
-	v.hostIPs, err = parseHostIP(keyPath(i, "hostIP"), m.HostIP)
-	return v, err
+	hostIPs, err = parseHostIP(keyPath(i, "hostIP"), m.HostIP)
+	return v, hostIPs, err
 }
 
 // parseSources reads a list of networks. A bare address is a network of one.
@@ -133,19 +124,14 @@ func parseHostIP(key, value string) ([]netip.Addr, error) {
 // mapping without one is left out for that family, as in upstream.
 func (s *settings) ports(addrs []netip.Prefix) []port {
 	var out []port
-	for _, m := range s.mappings {
-		for _, host := range m.hostIPs {
-			pod, ok := firstOfFamily(addrs, host)
-			if !ok {
-				continue
-			}
-			hp, ok := s.withConditions(hostport.Mapping{
-				Key: hostport.Key{HostIP: host, Proto: m.proto, Port: m.hostPort}, PodIP: pod, PodPort: m.podPort,
-				SNAT: s.snat, MasqAll: s.snat && s.conf.MasqAll, AllowedSources: m.sources,
-			})
-			if ok {
-				out = append(out, hp)
-			}
+	for _, m := range slices.Concat(s.mappings...) {
+		pod, ok := firstOfFamily(addrs, m.HostIP)
+		if !ok {
+			continue
+		}
+		m.PodIP, m.SNAT, m.MasqAll = pod, s.snat, s.snat && s.conf.MasqAll
+		if hp, ok := s.withConditions(m); ok {
+			out = append(out, hp)
 		}
 	}
 	return out

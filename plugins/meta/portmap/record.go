@@ -27,9 +27,8 @@ type section struct {
 // portKey is one published port as a record holds it, with its target and its
 // backend.
 type portKey struct {
-	HostIP  netip.Addr `json:"hostIP"`
-	Proto   uint8      `json:"proto"`
-	Port    uint16     `json:"port"`
+	hostport.Key
+
 	PodIP   netip.Addr `json:"podIP,omitzero"`
 	PodPort uint16     `json:"podPort,omitempty"`
 	Backend string     `json:"backend"`
@@ -40,7 +39,7 @@ func (parts assignments) section() section {
 	var s section
 	for _, part := range parts {
 		for _, hp := range part.request.ports {
-			s.Ports = append(s.Ports, portKey{HostIP: hp.HostIP, Proto: hp.Proto, Port: hp.Port, PodIP: hp.PodIP, PodPort: hp.PodPort, Backend: part.backend.Name()})
+			s.Ports = append(s.Ports, portKey{Key: hp.Key, PodIP: hp.PodIP, PodPort: hp.PodPort, Backend: part.backend.Name()})
 		}
 		part.job.Record(&s)
 	}
@@ -171,7 +170,7 @@ func (p *plugin) splitByRecord(ctx context.Context, a *cniskel.Args, r request, 
 	}
 	backendOf := make(map[hostport.Key]string, len(recorded.keys))
 	for _, k := range recorded.keys {
-		backendOf[hostport.Key{HostIP: k.HostIP, Proto: k.Proto, Port: k.Port}] = k.Backend
+		backendOf[k.Key] = k.Backend
 	}
 	for _, hp := range r.ports {
 		name, ok := backendOf[hp.Key]

@@ -176,7 +176,7 @@ func (b tables) unclaimed(ref attachments.ID, ports []portKey) []hostport.Key {
 	now := b.section(ref).Ports
 	return slices.DeleteFunc(recordKeys(ports), func(k hostport.Key) bool {
 		return slices.ContainsFunc(now, func(p portKey) bool {
-			return p.Backend != b.Name() && p.Backend != backend.EBPF && k == hostport.Key{HostIP: p.HostIP, Proto: p.Proto, Port: p.Port}
+			return p.Backend != b.Name() && p.Backend != backend.EBPF && k == p.Key
 		})
 	})
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
+	"github.com/sluice-cni/sluice/pkg/maps/hostport"
 	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
@@ -253,7 +254,9 @@ func TestRepeatedAddFails(t *testing.T) {
 
 // While a repeated ADD runs, the record has the ports of the first one too: a DEL after a kill finds them.
 func TestRecordWithEarlierPorts(t *testing.T) {
-	key := func(port uint16, backend string) portKey { return portKey{Proto: 6, Port: port, Backend: backend} }
+	key := func(port uint16, backend string) portKey {
+		return portKey{Key: hostport.Key{Proto: 6, Port: port}, Backend: backend}
+	}
 	before := recordedPorts{keys: []portKey{key(1, "ebpf"), key(2, "ebpf"), key(3, "iptables")}}
 	got := section{Ports: []portKey{key(2, "ebpf"), key(3, "ebpf")}}.with(before)
 	want := section{Ports: []portKey{key(1, "ebpf"), key(2, "ebpf"), key(3, "ebpf")}}
@@ -272,7 +275,7 @@ func TestKeysOfEarlierAdd(t *testing.T) {
 	}{
 		{"no record", recordedPorts{unknown: true, missing: true}, true, 0},
 		{"the record of another plugin", recordedPorts{none: true}, true, 0},
-		{"a record", recordedPorts{keys: []portKey{{Port: 1, Backend: "ebpf"}, {Port: 2, Backend: "nftables"}}}, true, 1},
+		{"a record", recordedPorts{keys: []portKey{{Key: hostport.Key{Port: 1}, Backend: "ebpf"}, {Key: hostport.Key{Port: 2}, Backend: "nftables"}}}, true, 1},
 		{"a record that cannot be read", recordedPorts{unknown: true}, false, 0},
 	} {
 		if got := tt.before.keysFor(ebpf{}); (got != nil) != tt.known || len(got) != tt.keys {
