@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/loader/loadertest"
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/hostport"
 	"github.com/sluice-cni/sluice/pkg/install"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeports"
@@ -81,7 +82,7 @@ func TestStatusCannotLoad(t *testing.T) {
 func TestStatusConflicts(t *testing.T) {
 	n := newFakeNode()
 	n.conflicts = []nodeports.Conflict{{
-		Port: nodeports.Port{HostIP: netip.IPv4Unspecified(), Proto: 6, Port: 22}, Socket: netip.MustParseAddrPort("[::]:22"),
+		Key: hostport.Key{HostIP: netip.IPv4Unspecified(), Proto: 6, Port: 22}, Socket: netip.MustParseAddrPort("[::]:22"),
 	}}
 	out, errs, status := runTool(t, n, 0, "status")
 	if status != 0 || errs != "" || !strings.Contains(out, "hostPort 0.0.0.0:22/tcp takes what a socket of the node waits for at [::]:22") {

@@ -84,7 +84,7 @@ func (a *app) status(ctx context.Context, dp loader.Interface, records []*attach
 		nerr = fmt.Errorf("look for sockets of the node on hostPorts: %w", nerr)
 	}
 	for _, c := range conflicts {
-		v.PortConflicts = append(v.PortConflicts, conflictView{c.HostIP, ipproto.Name(c.Proto), c.Port.Port, c.Socket})
+		v.PortConflicts = append(v.PortConflicts, conflictView{c.HostIP, ipproto.Name(c.Proto), c.Port, c.Socket})
 	}
 	v.Choices, v.Places, v.missed = newChoiceViews(choices), places, errors.Join(cerr, perr, nerr)
 	return v, nil

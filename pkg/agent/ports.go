@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/agent/report"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/file"
+	"github.com/sluice-cni/sluice/pkg/hostport"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/nodeports"
@@ -64,7 +65,7 @@ func portProblem(c *agentconf.Config) (string, error) {
 	records, lerr := attachments.Open(c.Paths.On(attachments.DefaultDir)).List("")
 	ports := nodeports.Recorded(records)
 	var found []string
-	var rest []nodeports.Port
+	var rest []hostport.Key
 	for _, p := range ports {
 		device := ""
 		for _, t := range tunnels(c) {

@@ -6,18 +6,17 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/hostport"
 )
 
 // DefaultMarkBit is upstream's default of markMasqBit.
 const DefaultMarkBit = 13
 
-// Mapping is one hostPort.
+// Mapping is one hostPort and the pod's port that it leads to.
 type Mapping struct {
-	HostIP   netip.Addr // unspecified of its family: every local address
-	Proto    uint8      // IPPROTO_TCP, IPPROTO_UDP, IPPROTO_SCTP
-	HostPort uint16
-	PodIP    netip.Addr
-	PodPort  uint16
+	hostport.Key
+	PodIP   netip.Addr `json:"podIP,omitzero"`
+	PodPort uint16     `json:"podPort,omitempty"`
 }
 
 // Ports is what an attachment wants published.

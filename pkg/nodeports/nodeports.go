@@ -14,54 +14,42 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/ipproto"
+	"github.com/sluice-cni/sluice/pkg/hostport"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
-// Port is a published port, as an attachment record has it. An unspecified HostIP stands for every address of the node in its family.
-type Port struct {
-	HostIP netip.Addr `json:"hostIP"`
-	Proto  uint8      `json:"proto"`
-	Port   uint16     `json:"port"`
-}
-
-// String returns "0.0.0.0:80/tcp".
-func (p Port) String() string {
-	return netip.AddrPortFrom(p.HostIP, p.Port).String() + "/" + ipproto.Name(p.Proto)
-}
-
 // Recorded returns the ports that records have, each once and in order.
-func Recorded(records []*attachments.Record) []Port {
-	var out []Port
+func Recorded(records []*attachments.Record) []hostport.Key {
+	var out []hostport.Key
 	for _, r := range records {
 		var s struct {
-			Ports []Port `json:"ports"`
+			Ports []hostport.Key `json:"ports"`
 		}
 		if _, err := r.Section("portmap", &s); err == nil {
 			out = append(out, s.Ports...)
 		}
 	}
-	out = slices.DeleteFunc(out, func(p Port) bool { return !p.HostIP.IsValid() })
-	slices.SortFunc(out, func(a, b Port) int { return strings.Compare(a.String(), b.String()) })
+	out = slices.DeleteFunc(out, func(p hostport.Key) bool { return !p.HostIP.IsValid() })
+	slices.SortFunc(out, func(a, b hostport.Key) int { return strings.Compare(a.String(), b.String()) })
 	return slices.Compact(out)
 }
 
 // Conflict is a published port that takes what a socket of the node waits for.
 type Conflict struct {
-	Port
+	hostport.Key
 	Socket netip.AddrPort
 	Inode  uint32 // of the socket
 }
 
 // String says what takes what.
 func (c Conflict) String() string {
-	return fmt.Sprintf("hostPort %s takes what a socket of the node waits for at %s", c.Port, c.Socket)
+	return fmt.Sprintf("hostPort %s takes what a socket of the node waits for at %s", c.Key, c.Socket)
 }
 
 // Find returns the conflicts of ports in the network namespace of the calling thread, at most one for each. It asks the kernel once for
 // each protocol and family, however many ports there are. What it cannot ask is in the error, beside what it found.
-func Find(ports []Port) ([]Conflict, error) {
-	byProto := make(map[uint8][]Port)
+func Find(ports []hostport.Key) ([]Conflict, error) {
+	byProto := make(map[uint8][]hostport.Key)
 	for _, p := range ports {
 		byProto[p.Proto] = append(byProto[p.Proto], p)
 	}
@@ -78,31 +66,31 @@ func Find(ports []Port) ([]Conflict, error) {
 			byPort[s.Local.Port()] = append(byPort[s.Local.Port()], s)
 		}
 		for _, p := range of {
-			c, found, err := p.conflict(byPort[p.Port])
+			c, found, err := conflict(p, byPort[p.Port])
 			errs = append(errs, err)
 			if found {
 				out = append(out, c)
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b Conflict) int { return strings.Compare(a.Port.String(), b.Port.String()) })
+	slices.SortFunc(out, func(a, b Conflict) int { return strings.Compare(a.Key.String(), b.Key.String()) })
 	return out, errors.Join(errs...)
 }
 
-func listeners(proto uint8, ports []Port) ([]rtnl.Listener, error) {
+func listeners(proto uint8, ports []hostport.Key) ([]rtnl.Listener, error) {
 	if proto == unix.IPPROTO_SCTP {
 		return sctpListeners()
 	}
 	one := ports[0].Port
-	if slices.ContainsFunc(ports, func(p Port) bool { return p.Port != one }) {
+	if slices.ContainsFunc(ports, func(p hostport.Key) bool { return p.Port != one }) {
 		one = 0
 	}
 	return rtnl.Listeners(proto, one)
 }
 
-func (p Port) conflict(sockets []rtnl.Listener) (Conflict, bool, error) {
+func conflict(p hostport.Key, sockets []rtnl.Listener) (Conflict, bool, error) {
 	for _, s := range sockets {
-		if !p.covers(s) {
+		if !covers(p, s) {
 			continue
 		}
 		if p.HostIP.IsUnspecified() && !s.Local.Addr().IsUnspecified() {
@@ -120,7 +108,7 @@ func (p Port) conflict(sockets []rtnl.Listener) (Conflict, bool, error) {
 }
 
 // covers reports whether the port and the socket have an address in common.
-func (p Port) covers(s rtnl.Listener) bool {
+func covers(p hostport.Key, s rtnl.Listener) bool {
 	at := s.Local.Addr()
 	both := at.Is6() && at.IsUnspecified() && !s.V6Only
 	if at.Is4() != p.HostIP.Is4() {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/hostport"
 	"github.com/sluice-cni/sluice/pkg/rtnl"
 )
 
@@ -40,8 +41,8 @@ func TestCovers(t *testing.T) {
 		{"2001:db8::1", "[2001:db8::2]:1", false, false},
 		{"2001:db8::1", "[::]:1", true, true},
 	} {
-		p := Port{HostIP: netip.MustParseAddr(tt.hostIP), Proto: unix.IPPROTO_TCP, Port: 1}
-		if got := p.covers(rtnl.Listener{Local: at(tt.socket), V6Only: tt.v6only}); got != tt.want {
+		p := hostport.Key{HostIP: netip.MustParseAddr(tt.hostIP), Proto: unix.IPPROTO_TCP, Port: 1}
+		if got := covers(p, rtnl.Listener{Local: at(tt.socket), V6Only: tt.v6only}); got != tt.want {
 			t.Errorf("%s, socket %s, v6only %v: %v", p, tt.socket, tt.v6only, got)
 		}
 	}
@@ -70,7 +71,7 @@ func TestRecorded(t *testing.T) {
 		record(`{"ports":[{"hostIP":"::","proto":17,"port":53,"backend":"nftables"},{"hostIP":"0.0.0.0","proto":6,"port":80,"backend":"ebpf"}]}`),
 		record(`{"ports":[{"hostIP":"0.0.0.0","proto":6,"port":80,"backend":"ebpf"}]}`),
 	})
-	want := []Port{{netip.IPv4Unspecified(), unix.IPPROTO_TCP, 80}, {netip.IPv6Unspecified(), unix.IPPROTO_UDP, 53}}
+	want := []hostport.Key{{HostIP: netip.IPv4Unspecified(), Proto: unix.IPPROTO_TCP, Port: 80}, {HostIP: netip.IPv6Unspecified(), Proto: unix.IPPROTO_UDP, Port: 53}}
 	if !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-cni/sluice/pkg/hostport"
 )
 
 // TunnelsFile is where the node agent writes which UDP ports its devices use. A pod that published one would get the traffic of all pods
@@ -24,7 +26,7 @@ type Tunnel struct {
 }
 
 // Needs reports whether a published port would take packets of the tunnel.
-func (t Tunnel) Needs(p Port) bool {
+func (t Tunnel) Needs(p hostport.Key) bool {
 	return p.Proto == unix.IPPROTO_UDP && p.Port == t.Port && !p.HostIP.IsLoopback()
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostport has the one type for a hostPort, Mapping, from the CNI's portMappings to the element of the map. It also has the
-// typed views of the maps for hostPorts: the mappings, their allowlists and the ports that SNAT must not use. Only the loader
-// writes them. A view does not own its map: the caller closes it.
+// Package hostport has what a hostPort is for the datapath: Mapping, from the CNI's portMappings on, and Entry, the element of the map.
+// pkg/hostport names hostPorts. It also has the typed views of the maps: the mappings, their allowlists and the ports that SNAT must not
+// use. Only the loader writes them. A view does not own its map: the caller closes it.
 package hostport
 
 import (
@@ -35,7 +35,7 @@ func New(m *bpfsys.Map, e cacheepoch.Epoch) Map { return Map{m, e} }
 
 // Put writes e, atomically, in place of what its key has. E2BIG: the map is full.
 func (m Map) Put(e Entry) error {
-	if err := bpfsys.Put(m.m, e.Key.raw(), e.raw()); err != nil {
+	if err := bpfsys.Put(m.m, rawKey(e.Key), e.raw()); err != nil {
 		return err
 	}
 	return m.epoch.Next()
@@ -43,7 +43,7 @@ func (m Map) Put(e Entry) error {
 
 // Get returns the entry of k; false when there is none.
 func (m Map) Get(k Key) (Entry, bool, error) {
-	raw, ok, err := bpfsys.Lookup[bpfgen.TypesSlHostport](m.m, k.raw())
+	raw, ok, err := bpfsys.Lookup[bpfgen.TypesSlHostport](m.m, rawKey(k))
 	if !ok {
 		return Entry{}, false, err
 	}
@@ -52,7 +52,7 @@ func (m Map) Get(k Key) (Entry, bool, error) {
 
 // Delete removes k; missing is success.
 func (m Map) Delete(k Key) error {
-	if err := bpfsys.Remove(m.m, k.raw()); err != nil {
+	if err := bpfsys.Remove(m.m, rawKey(k)); err != nil {
 		return err
 	}
 	return m.epoch.Next()
@@ -70,7 +70,7 @@ func (m Map) Len() (int, error) {
 	return codec.Count[bpfgen.TypesSlHostportKey, bpfgen.TypesSlHostport](m.m)
 }
 
-func (k Key) raw() bpfgen.TypesSlHostportKey {
+func rawKey(k Key) bpfgen.TypesSlHostportKey {
 	return bpfgen.TypesSlHostportKey{Ip: codec.Addr(k.HostIP), Port: codec.Port(k.Port), Proto: k.Proto}
 }
 

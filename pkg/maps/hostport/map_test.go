@@ -84,7 +84,7 @@ func TestPrivilegedMap(t *testing.T) {
 // The bytes are those of the C structs: ports big endian, addresses v4-mapped.
 func TestKeyBytes(t *testing.T) {
 	t.Parallel()
-	k := Key{HostIP: netip.MustParseAddr("10.1.0.2"), Proto: unix.IPPROTO_TCP, Port: 0x1f90}.raw()
+	k := rawKey(Key{HostIP: netip.MustParseAddr("10.1.0.2"), Proto: unix.IPPROTO_TCP, Port: 0x1f90})
 	want := bpfgen.TypesSlHostportKey{Ip: [16]uint8{10: 0xff, 11: 0xff, 12: 10, 13: 1, 15: 2}, Port: 0x901f, Proto: 6}
 	if k != want {
 		t.Errorf("%+v, want %+v", k, want)

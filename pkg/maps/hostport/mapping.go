@@ -7,27 +7,11 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/sluice-cni/sluice/pkg/ipproto"
+	"github.com/sluice-cni/sluice/pkg/hostport"
 )
 
-// Key names a hostPort: what can be published only once on a node. An unspecified HostIP stands for every address of the node in
-// its family.
-type Key struct {
-	HostIP netip.Addr `json:"hostIP"`
-	Proto  uint8      `json:"proto"` // IPPROTO_TCP, IPPROTO_UDP, IPPROTO_SCTP
-	Port   uint16     `json:"port"`
-}
-
-// String returns address:port/protocol.
-func (k Key) String() string {
-	return netip.AddrPortFrom(k.HostIP, k.Port).String() + "/" + ipproto.Name(k.Proto)
-}
-
-// Unmap returns k with an IPv4 address where the host address is an IPv4-mapped one (RFC 4291 2.5.5.2).
-func (k Key) Unmap() Key {
-	k.HostIP = k.HostIP.Unmap()
-	return k
-}
+// Key names a hostPort.
+type Key = hostport.Key
 
 // Mapping is one hostPort and the pod's port that it leads to.
 type Mapping struct {
@@ -128,7 +112,7 @@ func (e Entry) IsClaim() bool { return e.PodIP.IsUnspecified() }
 
 // Equal reports whether both are the same element of the map. What the map does not hold does not count: the names of devices and
 // the networks of the allowlist.
-func (e Entry) Equal(o Entry) bool { return e.Key.raw() == o.Key.raw() && e.raw() == o.raw() }
+func (e Entry) Equal(o Entry) bool { return rawKey(e.Key) == rawKey(o.Key) && e.raw() == o.raw() }
 
 func masked(nets []netip.Prefix) []netip.Prefix {
 	if len(nets) == 0 {

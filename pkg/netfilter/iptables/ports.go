@@ -185,7 +185,7 @@ func entryRules(p netfilter.Ports, mappings []netfilter.Mapping, v6 bool, own st
 		if ports[g] == nil {
 			order = append(order, g)
 		}
-		ports[g] = append(ports[g], strconv.Itoa(int(m.HostPort)))
+		ports[g] = append(ports[g], strconv.Itoa(int(m.Port)))
 	}
 	slices.SortStableFunc(order, func(a, b group) int {
 		if a.host.IsUnspecified() != b.host.IsUnspecified() {
@@ -249,7 +249,7 @@ func dnatRules(p netfilter.Ports, mappings []netfilter.Mapping) []string {
 	})
 	for _, m := range sorted {
 		proto := ipproto.Name(m.Proto)
-		match := fmt.Sprintf("%s-p %s -m %s --dport %d", destination(m.HostIP), proto, proto, m.HostPort)
+		match := fmt.Sprintf("%s-p %s -m %s --dport %d", destination(m.HostIP), proto, proto, m.Port)
 		if p.SNAT {
 			for _, src := range masqSources(p, m) {
 				out = append(out, fmt.Sprintf("%s%s -j %s", src, match, mark))
@@ -330,7 +330,7 @@ func mappingOf(rule string) (m netfilter.Mapping, ok bool) {
 			m.Proto = ipproto.Number(value)
 		case "--dport":
 			n, _ := strconv.ParseUint(value, 10, 16)
-			m.HostPort = uint16(n)
+			m.Port = uint16(n)
 		case "--to-destination":
 			to, err := netip.ParseAddrPort(value)
 			m.PodIP, m.PodPort, ok = to.Addr(), to.Port(), err == nil
@@ -393,9 +393,9 @@ func unled(entries []string, mappings []netfilter.Mapping) (errs []error) {
 		if !slices.ContainsFunc(entries, func(r string) bool {
 			_, ports, _ := strings.Cut(r, "--dports ")
 			ports, _, _ = strings.Cut(ports, " ")
-			return strings.Contains(" "+r, " -p "+ipproto.Name(m.Proto)+" ") && slices.Contains(strings.Split(ports, ","), strconv.Itoa(int(m.HostPort)))
+			return strings.Contains(" "+r, " -p "+ipproto.Name(m.Proto)+" ") && slices.Contains(strings.Split(ports, ","), strconv.Itoa(int(m.Port)))
 		}) {
-			errs = append(errs, fmt.Errorf("%w: port %d/%s of %s is not in %s", netfilter.ErrDiffers, m.HostPort, ipproto.Name(m.Proto), m.PodIP, chainDNAT))
+			errs = append(errs, fmt.Errorf("%w: port %d/%s of %s is not in %s", netfilter.ErrDiffers, m.Port, ipproto.Name(m.Proto), m.PodIP, chainDNAT))
 		}
 	}
 	return errs

@@ -95,7 +95,7 @@ func keptBy(have list, p netfilter.Ports, m netfilter.Mapping, gone []rule) (han
 			break
 		}
 		if r.Comment == p.Ref.ContainerID && slices.ContainsFunc(netfilter.SpareMappings(p.Spare, ""), func(o netfilter.Mapping) bool {
-			return o.HostIP == m.HostIP && o.Proto == m.Proto && o.HostPort == m.HostPort && r.isFor(o)
+			return o.Key == m.Key && r.isFor(o)
 		}) {
 			handle = r.Handle
 		}
@@ -117,7 +117,7 @@ func mappingRules(p netfilter.Ports, m netfilter.Mapping) []placedRule {
 	if c := p.Conditions(m.PodIP.Is6()); len(c) > 0 {
 		conditions = strings.Join(c, " ") + " "
 	}
-	rules := []placedRule{{chain, fmt.Sprintf("%s%s%s dport %d dnat to %s", conditions, to, proto, m.HostPort, netip.AddrPortFrom(m.PodIP, m.PodPort))}}
+	rules := []placedRule{{chain, fmt.Sprintf("%s%s%s dport %d dnat to %s", conditions, to, proto, m.Port, netip.AddrPortFrom(m.PodIP, m.PodPort))}}
 	if !p.SNAT {
 		return rules
 	}
@@ -130,7 +130,7 @@ func mappingRules(p netfilter.Ports, m netfilter.Mapping) []placedRule {
 	}
 	for _, src := range sources {
 		rules = append(rules, placedRule{chainMasquerading, fmt.Sprintf("ct status dnat %s%s daddr %s %s dport %d ct original proto-dst %d masquerade",
-			src, ip, m.PodIP, proto, m.PodPort, m.HostPort)})
+			src, ip, m.PodIP, proto, m.PodPort, m.Port)})
 	}
 	return rules
 }
@@ -173,7 +173,7 @@ func spareOthers(p netfilter.Ports) []netfilter.Held {
 func (r rule) isFor(m netfilter.Mapping) bool {
 	e := string(r.Expr)
 	number := func(n uint16) bool { return strings.Contains(e, fmt.Sprintf(`"right":%d`, n)) }
-	if !r.mentions(m.PodIP.String()) || !r.mentions(ipproto.Name(m.Proto)) || !number(m.HostPort) {
+	if !r.mentions(m.PodIP.String()) || !r.mentions(ipproto.Name(m.Proto)) || !number(m.Port) {
 		return false
 	}
 	if r.Chain == chainMasquerading {
@@ -246,8 +246,8 @@ func checkMappings(have list, p netfilter.Ports, mappings []netfilter.Mapping, f
 		for _, r := range mappingRules(p, m) {
 			want[r.chain]++
 		}
-		if !slices.ContainsFunc(leading[strconv.Itoa(int(m.HostPort))], func(r rule) bool { return r.isFor(m) }) {
-			errs = append(errs, fmt.Errorf("%w: port %d/%s of %s is not in table %s %s", netfilter.ErrDiffers, m.HostPort, ipproto.Name(m.Proto), m.PodIP, family, portTable))
+		if !slices.ContainsFunc(leading[strconv.Itoa(int(m.Port))], func(r rule) bool { return r.isFor(m) }) {
+			errs = append(errs, fmt.Errorf("%w: port %d/%s of %s is not in table %s %s", netfilter.ErrDiffers, m.Port, ipproto.Name(m.Proto), m.PodIP, family, portTable))
 		}
 	}
 	if p.ThirdParty {

@@ -23,7 +23,7 @@ var leaves = []string{
 }
 
 // ground are packages that import none of ours but each other. A room that may import anything may import them.
-var ground = []string{"pkg/file", "pkg/ipproto", "pkg/nodeid"}
+var ground = []string{"pkg/file", "pkg/hostport", "pkg/ipproto", "pkg/nodeid"}
 
 var rooms = []room{
 	{"cmd/internal/fastversion", nil, "initialised before everything else"},
@@ -97,6 +97,7 @@ var rooms = []room{
 	{"pkg/install", []string{"pkg/helperproc"}, "lays programs out"},
 	{"pkg/file", nil, "files of any format"},
 	{"pkg/ipproto", nil, "a table"},
+	{"pkg/hostport", []string{"pkg/ipproto"}, "a name"},
 	{"pkg/nodeid", []string{"pkg/file"}, "reads two files"},
 	{"pkg/sysctlallow", []string{"pkg/helperproc", "pkg/sysctlallow"}, "asks the helper"},
 	{"pkg/", []string{"pkg/cnierr", "pkg/log", "pkg/attachments"}, "leaves import none of ours but the registries everybody shares"},

@@ -21,7 +21,7 @@ import (
 type Backend interface {
 	backend.Base
 	Prepare(ctx context.Context, a *cniskel.Args, r request) (Job, error)
-	Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, ports []portKey) error
+	Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, ports []recordedPort) error
 	Check(ctx context.Context, a *cniskel.Args, r request) error
 }
 

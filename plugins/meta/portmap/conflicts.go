@@ -16,9 +16,9 @@ import (
 
 // checkNode looks whether the ports of a request are the node's own. A hostPort would take their traffic, with any backend.
 func (p *plugin) checkNode(a *cniskel.Args, r request) error {
-	ports := make([]nodeports.Port, 0, len(r.ports))
+	ports := make([]hostport.Key, 0, len(r.ports))
 	for _, hp := range r.ports {
-		ports = append(ports, nodeports.Port{HostIP: hp.HostIP, Proto: hp.Proto, Port: hp.Port})
+		ports = append(ports, hp.Key)
 	}
 	if err := p.checkTunnels(a, r, ports); err != nil {
 		return err
@@ -40,7 +40,7 @@ func (p *plugin) checkNode(a *cniskel.Args, r request) error {
 	}
 	for _, c := range conflicts {
 		if refuse {
-			return cnierr.Config(r.keyOf(c.Port), c.Port.Port, fmt.Sprintf("a socket of the node waits for it at %s, and hostPortConflicts of the node configuration is %s", c.Socket, policy))
+			return cnierr.Config(r.keyOf(c.Key), c.Port, fmt.Sprintf("a socket of the node waits for it at %s, and hostPortConflicts of the node configuration is %s", c.Socket, policy))
 		}
 		a.Log.Warn(c.String())
 	}
@@ -48,7 +48,7 @@ func (p *plugin) checkNode(a *cniskel.Args, r request) error {
 }
 
 // checkTunnels refuses the ports that the node agent's devices use for packets between nodes.
-func (p *plugin) checkTunnels(a *cniskel.Args, r request, ports []nodeports.Port) error {
+func (p *plugin) checkTunnels(a *cniskel.Args, r request, ports []hostport.Key) error {
 	tunnels, err := nodeports.ReadTunnels(p.TunnelsFile)
 	if err != nil {
 		a.Log.Warn("cannot look for tunnels on the hostPorts", log.Error(err))
@@ -62,10 +62,10 @@ func (p *plugin) checkTunnels(a *cniskel.Args, r request, ports []nodeports.Port
 }
 
 // keyOf names the hostPort of the mapping that a port comes from.
-func (s *settings) keyOf(p nodeports.Port) string {
+func (s *settings) keyOf(p hostport.Key) string {
 	i := slices.IndexFunc(s.mappings, func(families []hostport.Mapping) bool {
 		return slices.ContainsFunc(families, func(m hostport.Mapping) bool {
-			return m.Key == hostport.Key{HostIP: p.HostIP, Proto: p.Proto, Port: p.Port}
+			return m.Key == p
 		})
 	})
 	return keyPath(i, "hostPort")

@@ -106,7 +106,7 @@ func (j *ebpfJob) Apply(ctx context.Context, rb *rollback.Stack) error {
 }
 
 // held is what the record says of the endpoint. Nothing is known without ports of a record.
-func (b ebpf) held(ref attachments.ID, ports []portKey) loader.Held {
+func (b ebpf) held(ref attachments.ID, ports []recordedPort) loader.Held {
 	if ports == nil {
 		return loader.Held{}
 	}
@@ -117,7 +117,7 @@ func (b ebpf) held(ref attachments.ID, ports []portKey) loader.Held {
 // Remove takes out the ports and the publish feature. It leaves a port alone that
 // another attachment has taken since. A node that cannot run eBPF holds nothing
 // that no record names.
-func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, ports []portKey) error {
+func (b ebpf) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, ports []recordedPort) error {
 	err := b.Existing(ctx, a, func(dp loader.Interface) error {
 		// Ports first: a port must not lead to a pod whose endpoint is gone.
 		err := errors.Join(
@@ -171,7 +171,7 @@ func (r request) forEBPF() ([]hostport.Mapping, error) {
 }
 
 // recordKeys returns the keys of a record's ports, nil for none.
-func recordKeys(ports []portKey) []hostport.Key {
+func recordKeys(ports []recordedPort) []hostport.Key {
 	if ports == nil {
 		return nil
 	}

@@ -11,27 +11,24 @@ import (
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/cniskel"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/plugins/internal/backend"
 )
 
 // section is what an attachment record holds of this plugin: the ports that DEL
 // has to take out. Its JSON is read by later versions.
 type section struct {
-	Ports []portKey `json:"ports"`
+	Ports []recordedPort `json:"ports"`
 	// Localnet is the device whose route_localnet this attachment relies on.
 	Localnet string `json:"localnet,omitempty"`
 	// Addrs are the pod's, for eBPF. Records of builds before it have none.
 	Addrs []netip.Addr `json:"addrs,omitempty"`
 }
 
-// portKey is one published port as a record holds it, with its target and its
-// backend.
-type portKey struct {
-	hostport.Key
-
-	PodIP   netip.Addr `json:"podIP,omitzero"`
-	PodPort uint16     `json:"podPort,omitempty"`
-	Backend string     `json:"backend"`
+// recordedPort is one published port as a record holds it, with its backend.
+type recordedPort struct {
+	netfilter.Mapping
+	Backend string `json:"backend"`
 }
 
 // section is what the record will hold of the assignments.
@@ -39,7 +36,7 @@ func (parts assignments) section() section {
 	var s section
 	for _, part := range parts {
 		for _, hp := range part.request.ports {
-			s.Ports = append(s.Ports, portKey{Key: hp.Key, PodIP: hp.PodIP, PodPort: hp.PodPort, Backend: part.backend.Name()})
+			s.Ports = append(s.Ports, recordedPort{hp.netfilter(), part.backend.Name()})
 		}
 		part.job.Record(&s)
 	}
@@ -48,10 +45,10 @@ func (parts assignments) section() section {
 
 // recordedPorts is what the record says of an attachment's ports.
 type recordedPorts struct {
-	unknown bool      // no record that can be read: every backend has to look
-	missing bool      // with unknown: there is no record at all
-	none    bool      // the record has no section of this plugin
-	keys    []portKey // what the section says
+	unknown bool           // no record that can be read: every backend has to look
+	missing bool           // with unknown: there is no record at all
+	none    bool           // the record has no section of this plugin
+	keys    []recordedPort // what the section says
 
 	addrs []netip.Addr // of the endpoint, as the section says; nil: not known
 }
@@ -93,11 +90,11 @@ func (s section) with(before recordedPorts) section {
 	if len(before.keys) == 0 {
 		return s
 	}
-	now := make(map[portKey]bool, len(s.Ports))
+	now := make(map[recordedPort]bool, len(s.Ports))
 	for _, k := range s.Ports {
 		now[k] = true
 	}
-	var earlier []portKey
+	var earlier []recordedPort
 	for _, k := range before.keys {
 		if k.Backend == backend.EBPF && !now[k] {
 			earlier = append(earlier, k)
@@ -110,7 +107,7 @@ func (s section) with(before recordedPorts) section {
 // addrs returns the section's addresses with those of an earlier ADD: nothing but DEL takes out the endpoint of an address that the pod
 // does not have any more. nil: those are not known.
 func (s section) addrs(before recordedPorts) []netip.Addr {
-	earlier := slices.ContainsFunc(before.keys, func(k portKey) bool { return k.Backend == backend.EBPF })
+	earlier := slices.ContainsFunc(before.keys, func(k recordedPort) bool { return k.Backend == backend.EBPF })
 	if before.unknown && !before.missing || earlier && before.addrs == nil {
 		return nil
 	}
@@ -133,8 +130,8 @@ func (r recordedPorts) keysFor(b Backend) []hostport.Key {
 }
 
 // of returns the ports of a backend.
-func (r recordedPorts) of(b Backend) []portKey {
-	var out []portKey
+func (r recordedPorts) of(b Backend) []recordedPort {
+	var out []recordedPort
 	for _, k := range r.keys {
 		if k.Backend == b.Name() {
 			out = append(out, k)

@@ -77,6 +77,11 @@ func (b tables) usesLocalnet(ifname string, but attachments.ID) bool {
 	})
 }
 
+// netfilter is what tables know of the port.
+func (p port) netfilter() netfilter.Mapping {
+	return netfilter.Mapping{Key: p.Key, PodIP: p.PodIP, PodPort: p.PodPort}
+}
+
 // netfilter is the request in the words of pkg/netfilter.
 func (r request) netfilter() netfilter.Ports {
 	p := netfilter.Ports{
@@ -90,7 +95,7 @@ func (r request) netfilter() netfilter.Ports {
 		p.MarkChain = *r.conf.ExternalSetMarkChain
 	}
 	for _, hp := range r.ports {
-		p.Mappings = append(p.Mappings, netfilter.Mapping{HostIP: hp.HostIP, Proto: hp.Proto, HostPort: hp.Port, PodIP: hp.PodIP, PodPort: hp.PodPort})
+		p.Mappings = append(p.Mappings, hp.netfilter())
 	}
 	return p
 }
@@ -145,7 +150,7 @@ func (j *tablesJob) keys() []hostport.Key { return mappingKeys(j.ports.Mappings)
 func mappingKeys(mappings []netfilter.Mapping) []hostport.Key {
 	out := make([]hostport.Key, 0, len(mappings))
 	for _, m := range mappings {
-		out = append(out, hostport.Key{HostIP: m.HostIP, Proto: m.Proto, Port: m.HostPort})
+		out = append(out, m.Key)
 	}
 	return out
 }
@@ -172,10 +177,10 @@ func (j *tablesJob) claim(ctx context.Context) error {
 }
 
 // unclaimed returns the keys of ports, nil for none, that other tables do not have by a repeated ADD of the attachment.
-func (b tables) unclaimed(ref attachments.ID, ports []portKey) []hostport.Key {
+func (b tables) unclaimed(ref attachments.ID, ports []recordedPort) []hostport.Key {
 	now := b.section(ref).Ports
 	return slices.DeleteFunc(recordKeys(ports), func(k hostport.Key) bool {
-		return slices.ContainsFunc(now, func(p portKey) bool {
+		return slices.ContainsFunc(now, func(p recordedPort) bool {
 			return p.Backend != b.Name() && p.Backend != backend.EBPF && k == p.Key
 		})
 	})
@@ -205,7 +210,7 @@ func dropFlows(a *cniskel.Args, mappings []netfilter.Mapping, match func(netfilt
 		}
 		n, err := rtnl.DropFlows(family, func(f rtnl.Flow) bool {
 			return slices.ContainsFunc(of, func(m netfilter.Mapping) bool {
-				return f.Proto == m.Proto && f.Dst.Port() == m.HostPort && (m.HostIP.IsUnspecified() || f.Dst.Addr() == m.HostIP) && match(m, f)
+				return f.Proto == m.Proto && f.Dst.Port() == m.Port && (m.HostIP.IsUnspecified() || f.Dst.Addr() == m.HostIP) && match(m, f)
 			})
 		})
 		if err != nil {
@@ -217,7 +222,7 @@ func dropFlows(a *cniskel.Args, mappings []netfilter.Mapping, match func(netfilt
 }
 
 // Remove takes the rules out, and ends the connections that they made.
-func (b tables) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, ports []portKey) error {
+func (b tables) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID, ports []recordedPort) error {
 	h := netfilter.Held{Ref: ref, Mappings: mappings(ports), Spare: b.spare(ref)}
 	if err := b.DelPorts(ctx, h); err != nil {
 		if ports == nil && backend.Unusable(a, b, err) == nil {
@@ -235,7 +240,7 @@ func (b tables) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID,
 		return b.disableUnused(ctx, a, ref)
 	}
 	s := b.section(ref)
-	relies := slices.ContainsFunc(s.Ports, func(k portKey) bool { return k.Backend == b.Name() })
+	relies := slices.ContainsFunc(s.Ports, func(k recordedPort) bool { return k.Backend == b.Name() })
 	if s.Localnet == "" || !relies { // after a repeated ADD another backend may rely on it
 		return nil
 	}
@@ -244,9 +249,9 @@ func (b tables) Remove(ctx context.Context, a *cniskel.Args, ref attachments.ID,
 }
 
 // mappings are a record's ports in the words of pkg/netfilter, nil for none.
-func mappings(ports []portKey) (out []netfilter.Mapping) {
+func mappings(ports []recordedPort) (out []netfilter.Mapping) {
 	for _, k := range ports {
-		out = append(out, netfilter.Mapping{HostIP: k.HostIP, Proto: k.Proto, HostPort: k.Port, PodIP: k.PodIP, PodPort: k.PodPort})
+		out = append(out, k.Mapping)
 	}
 	return out
 }
@@ -278,7 +283,7 @@ func (b tables) published(a netip.Addr) bool {
 	return slices.ContainsFunc(records, func(r *attachments.Record) bool {
 		var s section
 		ok, err := r.Section(Name, &s)
-		return ok && err == nil && slices.ContainsFunc(s.Ports, func(k portKey) bool { return k.PodIP == a })
+		return ok && err == nil && slices.ContainsFunc(s.Ports, func(k recordedPort) bool { return k.PodIP == a })
 	})
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
+	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/test/plugintest"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
@@ -254,13 +255,13 @@ func TestRepeatedAddFails(t *testing.T) {
 
 // While a repeated ADD runs, the record has the ports of the first one too: a DEL after a kill finds them.
 func TestRecordWithEarlierPorts(t *testing.T) {
-	key := func(port uint16, backend string) portKey {
-		return portKey{Key: hostport.Key{Proto: 6, Port: port}, Backend: backend}
+	key := func(port uint16, backend string) recordedPort {
+		return recordedPort{netfilter.Mapping{Key: hostport.Key{Proto: 6, Port: port}}, backend}
 	}
-	before := recordedPorts{keys: []portKey{key(1, "ebpf"), key(2, "ebpf"), key(3, "iptables")}}
-	got := section{Ports: []portKey{key(2, "ebpf"), key(3, "ebpf")}}.with(before)
-	want := section{Ports: []portKey{key(1, "ebpf"), key(2, "ebpf"), key(3, "ebpf")}}
-	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(portKey{})); diff != "" {
+	before := recordedPorts{keys: []recordedPort{key(1, "ebpf"), key(2, "ebpf"), key(3, "iptables")}}
+	got := section{Ports: []recordedPort{key(2, "ebpf"), key(3, "ebpf")}}.with(before)
+	want := section{Ports: []recordedPort{key(1, "ebpf"), key(2, "ebpf"), key(3, "ebpf")}}
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(recordedPort{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -275,7 +276,7 @@ func TestKeysOfEarlierAdd(t *testing.T) {
 	}{
 		{"no record", recordedPorts{unknown: true, missing: true}, true, 0},
 		{"the record of another plugin", recordedPorts{none: true}, true, 0},
-		{"a record", recordedPorts{keys: []portKey{{Key: hostport.Key{Port: 1}, Backend: "ebpf"}, {Key: hostport.Key{Port: 2}, Backend: "nftables"}}}, true, 1},
+		{"a record", recordedPorts{keys: []recordedPort{{netfilter.Mapping{Key: hostport.Key{Port: 1}}, "ebpf"}, {netfilter.Mapping{Key: hostport.Key{Port: 2}}, "nftables"}}}, true, 1},
 		{"a record that cannot be read", recordedPorts{unknown: true}, false, 0},
 	} {
 		if got := tt.before.keysFor(ebpf{}); (got != nil) != tt.known || len(got) != tt.keys {

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/orphans"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/hostport"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 	"github.com/sluice-cni/sluice/pkg/nodeports"
@@ -61,7 +62,7 @@ func healthy() *Facts {
 // conflictsOf is a hostPort that takes what the socket waits for.
 func conflictsOf(inode uint32) []nodeports.Conflict {
 	return []nodeports.Conflict{{
-		Port:   nodeports.Port{HostIP: netip.IPv4Unspecified(), Proto: 6, Port: 22},
+		Key:    hostport.Key{HostIP: netip.IPv4Unspecified(), Proto: 6, Port: 22},
 		Socket: netip.AddrPortFrom(netip.IPv6Unspecified(), 22), Inode: inode,
 	}}
 }

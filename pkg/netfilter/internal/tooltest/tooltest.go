@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-cni/sluice/pkg/hostport"
 	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
 	"github.com/sluice-cni/sluice/pkg/netfilter/internal/tool"
@@ -90,5 +91,5 @@ func Env(t *testing.T, f *Tools, k Kernel) tool.Env {
 
 // Mapping is a hostPort, in words that fit a table of cases.
 func Mapping(host string, proto uint8, hostPort uint16, pod string, podPort uint16) netfilter.Mapping {
-	return netfilter.Mapping{HostIP: netip.MustParseAddr(host), Proto: proto, HostPort: hostPort, PodIP: netip.MustParseAddr(pod), PodPort: podPort}
+	return netfilter.Mapping{Key: hostport.Key{HostIP: netip.MustParseAddr(host), Proto: proto, Port: hostPort}, PodIP: netip.MustParseAddr(pod), PodPort: podPort}
 }
