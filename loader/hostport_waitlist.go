@@ -35,7 +35,7 @@ type portChange struct {
 	m       hostPortMap
 	behind  func() []uint64 // the owners that keep what they have
 	alive   func(hostport.Entry) (bool, error)
-	waiting pintree.JSONList[hostport.Entry]
+	waiting waitlist
 	gone    []hostport.Entry // replaced or removed
 }
 
@@ -44,10 +44,6 @@ func (d *Datapath) changePorts(m hostPortMap, behind ...func() []uint64) (*portC
 	waiting, err := d.waitlist()
 	owners := sync.OnceValue(func() []uint64 { return ownersOf(behind) })
 	return &portChange{d: d, m: m, behind: owners, alive: remembered(d.ownerAlive), waiting: waiting}, err
-}
-
-func (d *Datapath) waitlist() (pintree.JSONList[hostport.Entry], error) {
-	return pintree.ReadList(d.tree, d.tree.Paths.Waiting, "ports taken over", hostport.Entry.Equal)
 }
 
 // ownersOf calls the functions.
@@ -65,8 +61,8 @@ func waiterIndex(list []hostport.Entry, k hostport.Key, owners ...uint64) int {
 
 // forget removes the waiters that drop accepts.
 func (c *portChange) forget(drop func(hostport.Entry) bool) error {
-	now := slices.Clone(c.waiting.All)
-	return c.waiting.Set(slices.DeleteFunc(now, func(w hostport.Entry) bool {
+	now := slices.Clone(c.waiting.all)
+	return c.waiting.set(slices.DeleteFunc(now, func(w hostport.Entry) bool {
 		if !drop(w) {
 			return false
 		}
@@ -83,7 +79,7 @@ func (c *portChange) putAll(entries []hostport.Entry, rb *rollback.Stack) error 
 		had      bool
 	}
 	changes := make([]change, 0, len(entries))
-	waiting := slices.Clone(c.waiting.All)
+	waiting := slices.Clone(c.waiting.all)
 	for _, e := range entries {
 		old, had, err := c.m.Get(e.Key)
 		if err != nil {
@@ -107,7 +103,7 @@ func (c *portChange) putAll(entries []hostport.Entry, rb *rollback.Stack) error 
 		}
 		changes = append(changes, change{e, old, had})
 	}
-	if err := c.waiting.Set(waiting); err != nil {
+	if err := c.waiting.set(waiting); err != nil {
 		return err
 	}
 	for _, ch := range changes {
@@ -146,7 +142,7 @@ func (c *portChange) placeBehind(waiting []hostport.Entry, holder, e hostport.En
 // withdrawAll removes entries from the map: the last who waits for a key has it again. It goes on after errors. The list is written
 // once, after the map.
 func (c *portChange) withdrawAll(entries []hostport.Entry) error {
-	q := newWaitQueue(c.waiting.All, c.alive)
+	q := newWaitQueue(c.waiting.all, c.alive)
 	var errs []error
 	for _, e := range entries {
 		i, err := q.next(e.Key, e.Owner)
@@ -168,7 +164,7 @@ func (c *portChange) withdrawAll(entries []hostport.Entry) error {
 		c.gone = append(c.gone, e)
 	}
 	c.gone = append(c.gone, q.dead...)
-	return errors.Join(append(errs, c.waiting.Set(q.rest()))...)
+	return errors.Join(append(errs, c.waiting.set(q.rest()))...)
 }
 
 // waitQueue finds who is next for a key without a walk through all waiters.
@@ -259,19 +255,13 @@ func (d *Datapath) ownerAlive(e hostport.Entry) (bool, error) {
 	return !a.Gone(int(ep.Ifindex)), nil
 }
 
-// end does what follows a change.
-func (c *portChange) end() error {
-	c.d.dropPeers(c.gone)
-	return nil
-}
-
 // dropUnusedLists removes the lists that no entry, no waiter and none of keep names.
 func (c *portChange) dropUnusedLists(keep ...hostport.Entry) error {
 	used := make(map[uint64]bool)
 	for _, e := range keep {
 		used[e.Allowlist] = true
 	}
-	for _, w := range c.waiting.All {
+	for _, w := range c.waiting.all {
 		used[w.Allowlist] = true
 	}
 	err := c.m.Each(func(e hostport.Entry) bool {

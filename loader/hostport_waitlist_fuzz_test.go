@@ -29,14 +29,14 @@ func FuzzWaitlist(f *testing.F) {
 		f.Add([]byte(odd))
 	}
 	file := filepath.Join(f.TempDir(), "waiting")
-	tree := &pintree.Tree{Log: log.NewNop()}
+	d := &Datapath{&pintree.Tree{Log: log.NewNop(), Paths: pintree.Paths{Waiting: file}}}
 	read := func(t *testing.T) []hostport.Entry {
 		t.Helper()
-		l, err := pintree.ReadList(tree, file, "x", hostport.Entry.Equal)
+		l, err := d.waitlist()
 		if err != nil {
 			t.Fatalf("a list that does not parse stops pods: %v", err)
 		}
-		return l.All
+		return l.all
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if err := os.WriteFile(file, text, 0o600); err != nil {

@@ -107,7 +107,8 @@ func (d *Datapath) setHostPortsLocked(ctx context.Context, m hostPortMap, owner 
 			return err
 		}
 	}
-	return c.end()
+	d.dropPeers(c.gone)
+	return nil
 }
 
 // setAll replaces what owner has.
@@ -116,11 +117,11 @@ func (c *portChange) setAll(owner uint64, before []hostport.Key, ports []hostpor
 	if err != nil {
 		return err
 	}
-	was := c.waiting.All
+	was := c.waiting.all
 	if hostport.AllowlistSize(ports) > 0 { // first of all, so that it comes when the entries have gone
 		rb.Push("allowed sources", func(context.Context) error { return c.dropUnusedLists() })
 	}
-	rb.Push("ports taken over", func(context.Context) error { return c.waiting.Set(was) })
+	rb.Push("ports taken over", func(context.Context) error { return c.waiting.set(was) })
 	if err := c.forget(func(w hostport.Entry) bool { return w.Owner == owner && !w.IsClaim() }); err != nil {
 		return err
 	}
@@ -234,7 +235,8 @@ func (d *Datapath) ClaimHostPorts(ctx context.Context, owner uint64, keys []host
 		if err := c.putAll(claims, &rb); err != nil {
 			return err
 		}
-		return c.end()
+		d.dropPeers(c.gone)
+		return nil
 	})
 }
 
@@ -259,7 +261,9 @@ func (d *Datapath) removeHostPortsLocked(m hostPortMap, owner uint64, keys []hos
 		return w.Owner == owner && w.IsClaim() == claims && (keys == nil || given[w.Key])
 	})}
 	held = slices.DeleteFunc(held, func(e hostport.Entry) bool { return e.IsClaim() != claims })
-	return errors.Join(append(errs, c.withdrawAll(held), c.end())...)
+	errs = append(errs, c.withdrawAll(held))
+	d.dropPeers(c.gone)
+	return errors.Join(errs...)
 }
 
 func (d *Datapath) hostPortAllowlists() (hostport.Allowlists, error) {
@@ -334,8 +338,8 @@ func (d *Datapath) waiterBehind(holder hostport.Entry, owner uint64, behind []fu
 		return holder, nil
 	}
 	waiting, err := d.waitlist()
-	if i := waiterIndex(waiting.All, holder.Key, owner); i >= 0 {
-		return waiting.All[i], nil
+	if i := waiterIndex(waiting.all, holder.Key, owner); i >= 0 {
+		return waiting.all[i], nil
 	}
 	return holder, err
 }
@@ -417,5 +421,7 @@ func (d *Datapath) collectHostPorts(valid func(uint64) bool) error {
 		return err
 	}
 	err = c.forget(func(w hostport.Entry) bool { return !valid(w.Owner) })
-	return errors.Join(err, c.withdrawAll(stale), c.end(), c.dropUnusedLists())
+	err = errors.Join(err, c.withdrawAll(stale))
+	d.dropPeers(c.gone)
+	return errors.Join(err, c.dropUnusedLists())
 }

@@ -71,9 +71,5 @@ func (d *Datapath) fillAtLoad(noMasq []netip.Prefix) error {
 	if err := errors.Join(file.Remove(d.tree.Paths.Reserved), file.Remove(d.tree.Paths.Look)); err != nil {
 		return err
 	}
-	ports, err := d.tree.HostPortMap()
-	if err != nil {
-		return err
-	}
-	return pintree.RemoveStaleList(d.tree.Paths.Waiting, ports.Len)
+	return d.dropStaleWaitlist()
 }

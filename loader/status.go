@@ -122,7 +122,7 @@ func (d *Datapath) programStatus(s *Status, h *rtnl.Handle) error {
 		s.Devices = append(s.Devices, dev)
 		return nil
 	}
-	for _, index := range sortedIndexes(uplinks) {
+	for _, index := range slices.Sorted(maps.Keys(uplinks)) {
 		if err := add(index, roleUplink, hook.OfUplink(sources[uint32(index)].Bare)); err != nil {
 			return err
 		}
@@ -160,15 +160,6 @@ const (
 	roleUplink = "uplink"
 	rolePod    = "pod"
 )
-
-func sortedIndexes(set map[int]bool) []int {
-	out := make([]int, 0, len(set))
-	for i := range set {
-		out = append(out, i)
-	}
-	slices.Sort(out)
-	return out
-}
 
 func (d *Datapath) mapStatus(ctx context.Context, s *Status, counted map[string]conntrack.Use) error {
 	pins, err := pintree.Names(d.tree.Paths.Maps())
