@@ -64,7 +64,7 @@ func lastingRoot() string {
 	return ""
 }
 
-// InPrivateMountNS reports whether the calling thread is in a mount namespace apart from the machine's, as far as can be seen.
+// InPrivateMountNS is loader.InPrivateMountNS.
 func InPrivateMountNS() bool { return lastingRoot() != "" }
 
 // ancestors returns the processes above this one, the first one first.

@@ -67,7 +67,7 @@ func Open(config *nodeconf.Config, runDir string, l *log.Logger, loader loadapi.
 	}, nil
 }
 
-// Close releases the descriptors. The datapath goes on working.
+// Close releases what was opened on first use.
 func (t *Tree) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

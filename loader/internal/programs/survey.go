@@ -9,8 +9,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 )
 
-// Survey asks the kernel every question of a load, now, and says where the programs for the node's own processes would go. It
-// writes nothing down and mounts nothing, so it may be called on a node that has nothing loaded.
+// Survey is loader.Survey.
 func Survey(ctx context.Context, t *pintree.Tree) (report []Probe, cgroup string, err error) {
 	questions, err := questions(ctx, t)
 	if err != nil {
