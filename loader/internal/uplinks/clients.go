@@ -25,7 +25,8 @@ func (v *view) leadsToClient(l rtnl.Link) bool {
 	return l.MasterIndex == 0 || v.known[l.MasterIndex].Kind == "vrf" // a port is the bridge's concern
 }
 
-// ClientDevice returns the device by which a client comes that the device of that name leads to.
+// ClientDevice returns the device by which the clients behind the device of that name come in: the bridge that it is a port of, else the
+// device itself. False: there is no such device, or no client is behind it.
 func ClientDevice(h Netlink, name string) (l rtnl.Link, ok bool, err error) {
 	v := &view{h: h, known: make(map[int]rtnl.Link)}
 	l, err = h.LinkByName(name)
