@@ -26,7 +26,7 @@ type kernelRow struct {
 	uplinks, pods string
 }
 
-// kernelTable is in order. docs/kernels.md shows what the matrix found.
+// kernelTable is in order. docs/dev/kernels.md shows what the matrix found.
 var kernelTable = []kernelRow{
 	{5, 10, AnswerNo, AnswerNo, AnswerNo, AnswerNo, AnswerNo, hook.HowClsact, hook.HowClsact},
 	{6, 1, AnswerNo, AnswerYes, AnswerYes, AnswerNo, AnswerNo, hook.HowClsact, hook.HowClsact}, // the flag is of 6.7, and stable kernels have taken it over

@@ -16,7 +16,7 @@ import (
 )
 
 // load brings this build of the programs into force: for the first time, or in place of another build. The writers' lock is
-// held. Every step can be repeated; the last one that counts is the rename that commits (docs/design/loader/loading.md).
+// held. Every step can be repeated; the last one that counts is the rename that commits (docs/dev/design/loader/loading.md).
 func (d *Datapath) load(ctx context.Context, k programs.Constants) error {
 	report, err := programs.Decide(ctx, d.tree, k)
 	if err != nil {

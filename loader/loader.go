@@ -5,7 +5,7 @@
 // takes all of it away again.
 //
 // State lives in pins below a bpffs, one tree per network namespace, so that nothing depends on a running process. Every
-// function acts on the network namespace of the calling thread. docs/design/loader has the pin tree, the order of
+// function acts on the network namespace of the calling thread. docs/dev/design/loader has the pin tree, the order of
 // the steps and what a crash between any two of them leaves.
 package loader
 

@@ -15,7 +15,7 @@ import (
 
 // Clients on this node use its hostPorts too: a pod without features, a pod of another suite or from before the swap, a virtual machine. What they
 // send comes in by a bridge of pods, or by a device that leads to the one of them. Where that is neither an uplink nor the host veth of an
-// endpoint, it gets the programs for clients (docs/design/clients.md).
+// endpoint, it gets the programs for clients (docs/dev/design/clients.md).
 
 // attachClients puts the programs on a device. One that cannot have them has lost only what its clients never had: that is no error of
 // the ADD which looks.

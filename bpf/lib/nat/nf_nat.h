@@ -5,7 +5,7 @@
 
 /*
  * Connections that netfilter translates: Services by kube-proxy or IPVS, and an administrator's rules. Netfilter decides, and the
- * entry learns the result where the packet has passed the stack (docs/design/fast-path.md).
+ * entry learns the result where the packet has passed the stack (docs/dev/design/fast-path.md).
  *
  * The key of such an entry (SL_CT_NF_NAT) is the tuple that the pod sees, "other" the one behind all translations, our own
  * masquerade included. In the stack the connection has a third one, which follows from the two: only one of
