@@ -77,8 +77,11 @@ func newFlow(r *conntrack.Record, now conntrack.Time) Flow {
 		Fast: r.Fast(), Flags: r.Flags.Names(), Created: r.Created, Age: r.Age(now).Round(shown), Idle: r.Idle(now).Round(shown),
 		RxPackets: r.RxPackets, RxBytes: r.RxBytes, TxPackets: r.TxPackets, TxBytes: r.TxBytes, Owner: r.Owner,
 	}
-	if r.Translated() {
+	if r.Translated() && r.Other.Local != r.Local {
 		s.Outside = r.Other.Local
+	}
+	if r.TranslatedByNetfilter() && r.Other.Remote != r.Remote {
+		s.Backend = r.Other.Remote
 	}
 	return s
 }
@@ -89,8 +92,9 @@ type Flow struct {
 	Pod       netip.AddrPort `json:"pod"`
 	Remote    netip.AddrPort `json:"remote"`
 	Outside   netip.AddrPort `json:"outside,omitzero"` // the node's end of a translated connection
+	Backend   netip.AddrPort `json:"backend,omitzero"` // the far end behind netfilter's translation, such as a Service's pod
 	State     string         `json:"state"`            // new, unreplied, established, closing, closed; by netfilter where the datapath sees no answer
-	Kind      string         `json:"kind"`             // hostport, masquerade, plain
+	Kind      string         `json:"kind"`             // hostport, masquerade, netfilter, plain
 	PodOpened bool           `json:"podOpened"`        // as the table has it; see ByPod
 	Fast      bool           `json:"fast"`             // both directions may take the fast path
 	Flags     []string       `json:"flags"`

@@ -23,6 +23,7 @@ type flowView struct {
 	Pod         netip.AddrPort `json:"pod"`
 	Remote      netip.AddrPort `json:"remote"`
 	Outside     netip.AddrPort `json:"outside,omitzero"` // the node's end of a translated connection
+	Backend     netip.AddrPort `json:"backend,omitzero"` // the far end behind netfilter's translation, such as a Service's pod
 	State       string         `json:"state"`
 	Kind        string         `json:"kind"`
 	OpenedBy    string         `json:"opened_by"` // "pod" or "remote"
@@ -51,7 +52,7 @@ type flowFilter struct {
 
 var (
 	flowProtos = ipproto.Names()
-	flowKinds  = []string{"hostport", "masquerade", "plain"}
+	flowKinds  = []string{"hostport", "masquerade", "netfilter", "plain"}
 	flowStates = []string{"new", "unreplied", "established", "closing", "closed"}
 	flowSorts  = []string{"idle", "age", "bytes"}
 )
@@ -78,8 +79,10 @@ func newConntrackList(a *app) *cobra.Command {
 
 POD is the pod's end. REMOTE is the other end. With -w, OUTSIDE is the node's
 end of a translated connection: the published port of a "hostport" one, the
-source address that the remote sees of a "masquerade" one. A FAST connection
-takes the fast path in both directions.`,
+source address that the remote sees of a "masquerade" one. BACKEND is the other
+end behind a translation of netfilter, such as the pod behind a Service; a
+"netfilter" connection is one that netfilter alone translates. A FAST
+connection takes the fast path in both directions.`,
 		Example: `  sluice conntrack list --kind hostport
   sluice conntrack list --container 3f1c --proto tcp --sort bytes --limit 10
   sluice conntrack list --pod shop/cart-0
@@ -214,7 +217,7 @@ func (f *flowFilter) compare(x, y flowView) int {
 
 func flowViewOf(f loader.Flow, o owners) flowView {
 	v := flowView{
-		Proto: ipproto.Name(f.Proto), Pod: f.Pod, Remote: f.Remote, Outside: f.Outside, State: f.State, Kind: f.Kind,
+		Proto: ipproto.Name(f.Proto), Pod: f.Pod, Remote: f.Remote, Outside: f.Outside, Backend: f.Backend, State: f.State, Kind: f.Kind,
 		OpenedBy: "remote", Fast: f.Fast, Flags: f.Flags, AgeSeconds: seconds(f.Age), IdleSeconds: seconds(f.Idle),
 		RxPackets: f.RxPackets, RxBytes: f.RxBytes, TxPackets: f.TxPackets, TxBytes: f.TxBytes,
 		Owner: o.view(f.Owner), age: f.Age, idle: f.Idle,
@@ -240,7 +243,7 @@ func (a *app) flowTable(views []flowView) error {
 		{name: "OWNER", drop: 1},
 	}}
 	if a.wide {
-		t.columns = append(t.columns, column{name: "OUTSIDE"}, column{name: "OPENED BY"})
+		t.columns = append(t.columns, column{name: "OUTSIDE"}, column{name: "BACKEND"}, column{name: "OPENED BY"})
 	}
 	for _, v := range views {
 		cells := []string{
@@ -248,15 +251,18 @@ func (a *app) flowTable(views []flowView) error {
 			countText(v.RxPackets + v.TxPackets), bytesText(v.RxBytes + v.TxBytes), v.Owner.text(a.wide),
 		}
 		if a.wide {
-			outside := "-"
-			if v.Outside.IsValid() {
-				outside = v.Outside.String()
-			}
-			cells = append(cells, outside, v.OpenedBy)
+			cells = append(cells, endOrNone(v.Outside), endOrNone(v.Backend), v.OpenedBy)
 		}
 		t.add(cells...)
 	}
 	return a.table(&t)
+}
+
+func endOrNone(end netip.AddrPort) string {
+	if !end.IsValid() {
+		return "-"
+	}
+	return end.String()
 }
 
 func optionalAddr(flag, value string) (netip.Addr, error) {

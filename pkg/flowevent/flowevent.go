@@ -66,7 +66,7 @@ type Event struct {
 	Backend   netip.AddrPort `json:"backend,omitzero"`
 	Pod       *Pod           `json:"pod,omitempty"`   // whose attachment it is; nil: not known
 	State     string         `json:"state,omitempty"` // of a connection, as "sluice conntrack list" has it
-	Kind      string         `json:"kind,omitempty"`  // hostport, masquerade, plain
+	Kind      string         `json:"kind,omitempty"`  // hostport, masquerade, netfilter, plain
 	Fast      bool           `json:"fast,omitempty"`  // takes the fast path in both directions
 	RxPackets uint64         `json:"rx_packets,omitempty"`
 	RxBytes   uint64         `json:"rx_bytes,omitempty"` // toward the pod

@@ -105,15 +105,15 @@ func (r *Record) TranslatedByNetfilter() bool { return r.Flags&nfNAT != 0 }
 // Masqueraded reports whether the other end sees an address of the node for the pod's.
 func (r *Record) Masqueraded() bool { return r.Flags&snat != 0 }
 
-// Kind is "netfilter" (netfilter translates it, and the datapath may masquerade it as well), "masquerade", "hostport" or "plain".
+// Kind is "hostport", "masquerade" (netfilter may translate it as well), "netfilter" (only netfilter translates it) or "plain".
 func (r *Record) Kind() string {
 	switch {
 	case r.Flags&dnat != 0:
 		return "hostport"
-	case r.TranslatedByNetfilter():
-		return "netfilter"
 	case r.Flags&snat != 0:
 		return "masquerade"
+	case r.TranslatedByNetfilter():
+		return "netfilter"
 	}
 	return "plain"
 }

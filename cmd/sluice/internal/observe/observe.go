@@ -208,7 +208,7 @@ func (x *observer) connection(f *loader.Flow, what string) flowevent.Event {
 		RxPackets: f.RxPackets, RxBytes: f.RxBytes, TxPackets: f.TxPackets, TxBytes: f.TxBytes,
 	}
 	if f.ByPod() {
-		e.Direction, e.Source, e.Destination = flowevent.Egress, f.Pod, f.Remote
+		e.Direction, e.Source, e.Destination, e.Backend = flowevent.Egress, f.Pod, f.Remote, f.Backend
 	}
 	if x.Pod != nil && f.Owner != 0 {
 		e.Pod = x.Pod(f.Owner)
@@ -236,7 +236,12 @@ func (x *observer) show(e flowevent.Event, id uint64) error {
 
 // withBackend adds the backend of a connection that a pod opened.
 func (x *observer) withBackend(e flowevent.Event, id uint64) flowevent.Event {
+	if e.Backend.IsValid() { // the datapath has learned it
+		x.backends[id] = e.Backend
+		return e
+	}
 	if x.Backend == nil || e.Event == flowevent.Dropped || e.Direction != flowevent.Egress || e.Outside.IsValid() {
+		e.Backend = x.backends[id]
 		return e
 	}
 	known, ok := x.backends[id]

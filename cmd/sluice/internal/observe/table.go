@@ -51,7 +51,7 @@ type change struct {
 // states and kinds are kept by their number here.
 var (
 	states = []string{"unreplied", "new", "established", "closing", "closed", conntrack.StateExpired}
-	kinds  = []string{"plain", "masquerade", "hostport"}
+	kinds  = []string{"plain", "masquerade", "hostport", "netfilter"}
 )
 
 // gone is how many walks must miss a connection before it is gone: one that moves from table to table during a walk is not found.
