@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "098215175f84fb2e3e47ec52196c9ad2dfd6855519a512b53f8d5f71a3cb092b"
+const build = "4447d40bd3e57fb00d1815bfe8e9f6b7db39d34a02e8333f0b6a89e543181bed"

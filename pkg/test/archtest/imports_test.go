@@ -60,7 +60,7 @@ var rooms = []room{
 		"makes sets of programs; what attaches them lies above"},
 	{"loader/internal/attach", []string{"loader/internal/hook", "loader/internal/pintree", "loader/internal/programs", "pkg/bpfsys", "pkg/log", "pkg/netns", "pkg/nodeconf", "pkg/rtnl"},
 		"hangs programs up; which device gets what is decided above"},
-	{"loader/internal/uplinks", []string{"pkg/maps/endpoint", "pkg/rtnl"}, "reads the node's network; knows no map and writes nothing"},
+	{"loader/internal/uplinks", []string{"pkg/bpfsys", "pkg/maps/endpoint", "pkg/rtnl"}, "reads the node's network and the kernel's version; opens no map and writes nothing"},
 	{"loader", []string{"loader/internal/", "loader/loadapi", "pkg/attachments", "pkg/bpfgen", "pkg/bpfsys", "pkg/log", "pkg/maps/", "pkg/netns", "pkg/nodeconf", "pkg/policy", "pkg/rollback", "pkg/rtnl"},
 		"the datapath; it returns sentinel errors and knows nothing of CNI"},
 	{"pkg/maps/", []string{"pkg/maps/", "pkg/bpfsys", "pkg/bpfgen", "pkg/log", "pkg/policy"}, "a typed view of one map family"},
