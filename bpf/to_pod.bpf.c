@@ -20,11 +20,11 @@
 #include "lib/policy/policy.h"
 
 /*
- * Notes that a packet of the sender's entry out has reached the pod behind ep: both ends of the way are known, and so are both
- * entries. False if there is no place for one.
+ * Notes that a packet of the sender's entry out, whose key is from, has reached the pod behind ep: both ends of the way are known,
+ * and so are both entries. False if there is no place for one.
  */
 static __always_inline bool confirm_both(struct __sk_buff *skb, const struct sl_pkt *p, const struct sl_endpoint *ep,
-					 struct sl_ct_entry *out, __u64 now)
+					 const struct sl_tuple *from, struct sl_ct_entry *out, __u64 now)
 {
 	struct sl_ct_scratch *s;
 	struct sl_ct_entry *in;
@@ -41,6 +41,9 @@ static __always_inline bool confirm_both(struct __sk_buff *skb, const struct sl_
 		if (!in)
 			return false;
 	}
+	/* What the receiver answers goes where this comes from. If it was translated for another connection before, that is over. */
+	if (unlikely(in->flags & SL_CT_NF_NAT) && !tuple_is_swapped(&in->other, from))
+		nf_nat_forget(in);
 	/*
 	 * Two entries are one connection here: where one is to be confirmed again, so is the other.
 	 * Each would wait for slow packets of a direction that is still fast.
@@ -70,7 +73,7 @@ static __always_inline bool confirm_pod_to_pod(struct __sk_buff *skb, const stru
 	out = ct_lookup_entry(&from, sender->owner, now);
 	if (!out || !(out->flags & SL_CT_TX_SEEN_FIRST) || (out->flags & (SL_CT_NAT | SL_CT_NF_NAT)))
 		return false;
-	return confirm_both(skb, p, ep, out, now);
+	return confirm_both(skb, p, ep, &from, out, now);
 }
 
 /* Did the packet come in by an uplink? Its hook has accounted the packet. */
@@ -159,7 +162,7 @@ static __always_inline bool nf_nat_pod_to_pod(struct __sk_buff *skb, const struc
 		if (!out)
 			return false;
 	}
-	return confirm_both(skb, p, ep, out, now);
+	return confirm_both(skb, p, ep, &s->key, out, now);
 }
 
 /* Is there something to learn from a packet, because the first hook has not seen its tuple, or can what was learned be confirmed? */

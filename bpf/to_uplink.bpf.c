@@ -205,6 +205,8 @@ __noinline int sl_to_uplink_slow(struct __sk_buff *skb)
 	/* sl_from_pod has not seen this tuple, so it has not noted the packet. */
 	if (ct && !(ct->flags & SL_CT_TX_SEEN_FIRST))
 		tcp_seq_note_tx(ct, p);
+	if (ct && !nf_nat && unlikely(ct->flags & SL_CT_NF_NAT))
+		nf_nat_forget(ct);
 	/* 3. a connection with an outside tuple */
 	if (ct && (ct->flags & (SL_CT_NAT | SL_CT_NF_NAT)) && nf_nat_same(ct, inside, &p->tuple, nf_nat)) {
 		if (!(ct->flags & SL_CT_TX_SEEN_FIRST))
@@ -218,8 +220,8 @@ __noinline int sl_to_uplink_slow(struct __sk_buff *skb)
 		}
 		return masquerade(skb, full, ep, ct, inside, nf_nat, now);
 	}
-	/* What came in is learned where it did. What netfilter does not translate any more stays on the slow path. */
-	if (ct && (nf_nat ? !(ct->flags & SL_CT_POD_OPENED) : ct->flags & SL_CT_NF_NAT))
+	/* What came in is learned where it did. */
+	if (ct && nf_nat && !(ct->flags & SL_CT_POD_OPENED))
 		return pass_unchanged(full, now);
 	/* 4. a connection that stays untranslated by us */
 	if (ct && !nf_nat && (!(ct->flags & SL_CT_POD_OPENED) || (ct->flags & SL_CT_REPLIED))) {

@@ -224,6 +224,58 @@ func (n *natted) family() int {
 	return 4
 }
 
+// A client that talked through a NodePort, and now to the pod itself from the same port, is answered by the pod's own address, though the first
+// connection was never closed.
+func TestPrivilegedNetfilterNATGone(t *testing.T) {
+	natCases(t, func(n *natted) {
+		if n.inside.proto != tcp || !n.clientOpens || n.inside.remote != n.outside.remote {
+			return
+		}
+		n.open()
+		n.outFast("PA")
+		n.inFast("PA")
+		direct := *n
+		direct.stack, direct.outside = n.inside, n.inside
+		direct.in("S")
+		direct.out("SA")
+		direct.in("A")
+		for range 3 {
+			if direct.isFast() {
+				direct.outFast("PA")
+				direct.inFast("PA")
+				continue
+			}
+			direct.out("A")
+			direct.in("A")
+		}
+		n.wantNoReverse()
+	})
+}
+
+// A Service that is gone is an address like any other: what a pod goes on sending to it is masqueraded, though it was answered before.
+func TestPrivilegedNetfilterNATServiceGone(t *testing.T) {
+	natCases(t, func(n *natted) {
+		if n.inside.proto != udp || n.clientOpens || n.inside.remote == n.outside.remote || n.outside.local == n.stack.local {
+			return
+		}
+		n.open()
+		n.outFast("")
+		n.later(1100 * time.Millisecond)
+		direct := *n
+		direct.stack, direct.outside.remote = n.inside, n.inside.remote
+		for range 3 {
+			direct.out("")
+		}
+	})
+}
+
+// wantNoReverse checks that what comes under the outside tuple is for no pod any more.
+func (n *natted) wantNoReverse() {
+	n.tb.Helper()
+	b := n.arrived(n.outside, "PA").bytes(n.tb)
+	n.step(uplIngress, upl0.name, b, untouched(b))
+}
+
 // A SYN on the tuple of a connection that has ended begins anew, with what netfilter makes of it now.
 func TestPrivilegedNetfilterNATBeginsAnew(t *testing.T) {
 	natCases(t, func(n *natted) {
@@ -333,6 +385,17 @@ func TestPrivilegedNetfilterNATPodToPod(t *testing.T) {
 						ask("PA", a != b)
 						answer("PA", a != b)
 					}
+					if a == b || masq {
+						return
+					}
+					// The same ends talk directly now, and the first connection has never been closed.
+					w.nfct = 0
+					direct := w.talk(family, tcp, a, b)
+					direct.remote = asked.local
+					direct.slow("S")
+					direct.back().slow("SA")
+					direct.fast("A")
+					direct.back().fast("PA")
 				}, oneNetwork)
 			}
 		}

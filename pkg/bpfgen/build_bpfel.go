@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "4447d40bd3e57fb00d1815bfe8e9f6b7db39d34a02e8333f0b6a89e543181bed"
+const build = "16c843a60c114ab10392932ef36200961cf6a696fe8b20cdb23b175899cc37b6"

@@ -41,6 +41,13 @@ static __always_inline void tuple_swap(struct sl_tuple *to, const struct sl_tupl
 	to->remote_port = from->local_port;
 }
 
+/* Is a the tuple b with its ends swapped? Not for echo, as tuple_swap(). */
+static __always_inline bool tuple_is_swapped(const struct sl_tuple *a, const struct sl_tuple *b)
+{
+	return addr_equal(a->local, b->remote) && addr_equal(a->remote, b->local) && a->local_port == b->remote_port &&
+	       a->remote_port == b->local_port;
+}
+
 static __always_inline bool tuple_equal(const struct sl_tuple *a, const struct sl_tuple *b)
 {
 	const __u64 *x = (const __u64 *)a, *y = (const __u64 *)b;

@@ -53,6 +53,16 @@ static __always_inline bool nf_nat_same(const struct sl_ct_entry *ct, const stru
 }
 
 /*
+ * Forgets a translation that netfilter does not make any more, our masquerade of it, and what was learned from answers. What still
+ * comes under the outside tuple leads to no entry.
+ */
+static __always_inline void nf_nat_forget(struct sl_ct_entry *ct)
+{
+	ct->other.proto = 0;
+	ct->flags &= ~(SL_CT_NF_NAT | SL_CT_SNAT | SL_CT_SEEN_LAST | SL_CT_REPLIED);
+}
+
+/*
  * Makes of the key of ct what a packet from outside, which has the tuple outside, gets for its way through the stack: netfilter
  * does the rest.
  */
