@@ -77,7 +77,7 @@ func (c *Claimer) overlaps(ctx context.Context, q *Request, list []pool.Object, 
 			continue
 		}
 		p, err := o.Prefix()
-		if err != nil || !pool.Overlaps(p, q.Range.CIDR) {
+		if err != nil || !p.Overlaps(q.Range.CIDR) {
 			continue // broken, or apart
 		}
 		same, err := c.sameNetwork(ctx, q, o, &nodes)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/operator"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
 // networkStatus is where Multus notes the addresses of a pod's networks.
@@ -18,7 +19,7 @@ func (s *Store) Pods(ctx context.Context) ([]operator.Pod, error) {
 	var list struct {
 		Items []struct {
 			Metadata struct {
-				meta
+				pool.Meta
 				Annotations map[string]string `json:"annotations"`
 			} `json:"metadata"`
 			Spec struct {

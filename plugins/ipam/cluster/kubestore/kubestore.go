@@ -30,7 +30,7 @@ import (
 )
 
 const (
-	group = "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/"
+	group = "/apis/" + pool.APIVersion + "/namespaces/"
 	pools = "ippools"
 	// defaultNamespace is where whereabouts has its objects if the kubeconfig names no namespace.
 	defaultNamespace = "kube-system"
@@ -97,31 +97,9 @@ func (s *Store) path(resource, name string) string {
 	return p
 }
 
-// object is an IPPool on the wire.
-type object struct {
-	APIVersion string `json:"apiVersion,omitempty"`
-	Kind       string `json:"kind,omitempty"`
-	Metadata   meta   `json:"metadata"`
-	Spec       struct {
-		Range       string                `json:"range"`
-		Allocations map[string]pool.Entry `json:"allocations"`
-	} `json:"spec"`
-}
-
-type meta struct {
-	Name            string `json:"name"`
-	Namespace       string `json:"namespace,omitempty"`
-	UID             string `json:"uid,omitempty"`
-	ResourceVersion string `json:"resourceVersion,omitempty"`
-}
-
-func (o *object) pool() pool.Object {
-	return pool.Object{Name: o.Metadata.Name, UID: o.Metadata.UID, Range: o.Spec.Range, Allocations: o.Spec.Allocations}
-}
-
 // Get returns a pool.
 func (s *Store) Get(ctx context.Context, name string) (*pool.Object, error) {
-	var o object
+	var o pool.IPPool
 	err := s.read(ctx, s.path(pools, name), &o)
 	if apierrors.IsNotFound(err) {
 		if rerr := s.resourceMissing(err); rerr != nil {
@@ -132,34 +110,27 @@ func (s *Store) Get(ctx context.Context, name string) (*pool.Object, error) {
 	if err != nil {
 		return nil, s.told(err)
 	}
-	p := o.pool()
-	return &p, nil
+	return o.Object(), nil
 }
 
 // List returns all pools.
 func (s *Store) List(ctx context.Context) ([]pool.Object, error) {
 	var list struct {
-		Items []object `json:"items"`
+		Items []pool.IPPool `json:"items"`
 	}
 	if err := s.read(ctx, s.path(pools, ""), &list); err != nil {
 		return nil, s.told(err)
 	}
 	var out []pool.Object
 	for i := range list.Items {
-		out = append(out, list.Items[i].pool())
+		out = append(out, *list.Items[i].Object())
 	}
 	return out, nil
 }
 
 // Create makes an empty pool.
 func (s *Store) Create(ctx context.Context, name, cidr string) error {
-	o := object{APIVersion: "whereabouts.cni.cncf.io/v1alpha1", Kind: "IPPool", Metadata: meta{Name: name, Namespace: s.namespace}}
-	o.Spec.Range, o.Spec.Allocations = cidr, map[string]pool.Entry{}
-	body, err := json.Marshal(&o)
-	if err != nil {
-		return err
-	}
-	_, err = s.do(ctx, s.client.Post().AbsPath(s.path(pools, "")).SetHeader("Content-Type", "application/json").Body(body))
+	err := s.create(ctx, pools, pool.NewIPPool(s.namespace, name, cidr))
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
@@ -187,12 +158,11 @@ func (s *Store) Change(ctx context.Context, name string, c pool.Change) (*pool.O
 	if err != nil {
 		return nil, s.told(err)
 	}
-	var o object
+	var o pool.IPPool
 	if err := json.Unmarshal(text, &o); err != nil { // it was changed, and the caller reads it
 		return nil, nil //nolint:nilerr // no pool is an answer
 	}
-	p := o.pool()
-	return &p, nil
+	return o.Object(), nil
 }
 
 // untracked takes the managed fields away. They have a line for each field of each allocation, by which server-side apply
@@ -204,9 +174,9 @@ var untracked = operation{"add", "/metadata/managedFields", []struct{}{{}}}
 func patch(c pool.Change) []operation {
 	var tests, changes []operation
 	if c.Range != "" {
-		tests = append(tests, operation{"test", "/spec/range", c.Range})
+		tests = append(tests, operation{"test", pool.RangePath, c.Range})
 	}
-	at := func(off uint64) string { return "/spec/allocations/" + pool.Key(off) }
+	at := func(off uint64) string { return pool.AllocationsPath + pool.Key(off) }
 	is := func(off uint64, e pool.Entry) {
 		tests = append(tests, operation{"test", at(off) + "/id", e.ID}, operation{"test", at(off) + "/podref", e.PodRef})
 		if e.IfName != "" {
@@ -228,19 +198,9 @@ func patch(c pool.Change) []operation {
 	return append(tests, changes...)
 }
 
-// slicePool is what is read of a NodeSlicePool.
-type slicePool struct {
-	Status struct {
-		Allocations []struct {
-			NodeName   string `json:"nodeName"`
-			SliceRange string `json:"sliceRange"`
-		} `json:"allocations"`
-	} `json:"status"`
-}
-
 // Slice returns the range that a node has of a NodeSlicePool.
 func (s *Store) Slice(ctx context.Context, name, node string) (string, error) {
-	var o slicePool
+	var o pool.NodeSlicePool
 	if err := s.read(ctx, s.path("nodeslicepools", name), &o); err != nil {
 		return "", s.told(err)
 	}
@@ -259,7 +219,7 @@ func (s *Store) SliceNodes(ctx context.Context) (map[string]bool, error) {
 		Items []nodeObject `json:"items"`
 	}
 	var slices struct {
-		Items []slicePool `json:"items"`
+		Items []pool.NodeSlicePool `json:"items"`
 	}
 	if err := s.read(ctx, nodePath, &nodes); err != nil && !apierrors.IsForbidden(err) {
 		return nil, s.told(err)
@@ -281,7 +241,7 @@ func (s *Store) SliceNodes(ctx context.Context) (map[string]bool, error) {
 
 // nodeObject is what is read of a Node.
 type nodeObject struct {
-	Metadata meta `json:"metadata"`
+	Metadata pool.Meta `json:"metadata"`
 	Spec     struct {
 		Taints []struct {
 			Key string `json:"key"`
@@ -393,6 +353,16 @@ func (s *Store) do(ctx context.Context, q *rest.Request) ([]byte, error) {
 		return nil, err
 	}
 	return res.Raw()
+}
+
+// create makes an object.
+func (s *Store) create(ctx context.Context, resource string, o any) error {
+	body, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	_, err = s.do(ctx, s.client.Post().AbsPath(s.path(resource, "")).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body))
+	return err
 }
 
 func (s *Store) read(ctx context.Context, path string, into any) error {

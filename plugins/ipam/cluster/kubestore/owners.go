@@ -34,7 +34,7 @@ const (
 // podObject is what is read of a pod.
 type podObject struct {
 	Metadata struct {
-		meta
+		pool.Meta
 		Labels      map[string]string `json:"labels"`
 		Annotations map[string]string `json:"annotations"`
 		Owners      []struct {
@@ -69,7 +69,7 @@ func (p *podObject) statefulSet() string {
 
 // claimObject is an IPAMClaim.
 type claimObject struct {
-	Metadata meta `json:"metadata"`
+	Metadata pool.Meta `json:"metadata"`
 	Spec     struct {
 		Network string `json:"network"`
 	} `json:"spec"`

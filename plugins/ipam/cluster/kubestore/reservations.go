@@ -11,22 +11,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/claims"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
 const reservations = "overlappingrangeipreservations"
-
-// reservation is an OverlappingRangeIPReservation on the wire.
-type reservation struct {
-	APIVersion string          `json:"apiVersion,omitempty"`
-	Kind       string          `json:"kind,omitempty"`
-	Metadata   meta            `json:"metadata"`
-	Spec       reservationSpec `json:"spec"`
-}
-
-type reservationSpec struct {
-	PodRef string `json:"podref"`
-	IfName string `json:"ifname,omitempty"`
-}
 
 // Reservations returns whereabouts' reservations.
 func (s *Store) Reservations(ctx context.Context) (map[string]string, error) {
@@ -38,9 +26,9 @@ func (s *Store) Reservations(ctx context.Context) (map[string]string, error) {
 	return out, err
 }
 
-func (s *Store) reservations(ctx context.Context) ([]reservation, error) {
+func (s *Store) reservations(ctx context.Context) ([]pool.Reservation, error) {
 	var list struct {
-		Items []reservation `json:"items"`
+		Items []pool.Reservation `json:"items"`
 	}
 	err := s.read(ctx, s.path(reservations, ""), &list)
 	if apierrors.IsNotFound(err) { // a cluster that has pools only
@@ -51,19 +39,11 @@ func (s *Store) reservations(ctx context.Context) ([]reservation, error) {
 
 // Reserve makes a reservation as whereabouts does.
 func (s *Store) Reserve(ctx context.Context, name, podRef, ifName string) error {
-	o := reservation{
-		APIVersion: "whereabouts.cni.cncf.io/v1alpha1", Kind: "OverlappingRangeIPReservation",
-		Metadata: meta{Name: name, Namespace: s.namespace}, Spec: reservationSpec{podRef, ifName},
-	}
-	body, err := json.Marshal(&o)
-	if err != nil {
-		return err
-	}
-	_, err = s.do(ctx, s.client.Post().AbsPath(s.path(reservations, "")).SetHeader("Content-Type", "application/json").Body(body))
+	err := s.create(ctx, reservations, pool.NewReservation(s.namespace, name, podRef, ifName))
 	if !apierrors.IsAlreadyExists(err) {
 		return s.told(err)
 	}
-	var there reservation
+	var there pool.Reservation
 	if err := s.read(ctx, s.path(reservations, name), &there); err != nil {
 		return s.told(err)
 	}
@@ -78,7 +58,7 @@ const fewReservations = 2
 
 // Unreserve removes whereabouts' reservations of addresses, but for those that are another pod's by now.
 func (s *Store) Unreserve(ctx context.Context, pods map[string]string) error {
-	var list []reservation
+	var list []pool.Reservation
 	if len(pods) > fewReservations {
 		var err error
 		if list, err = s.reservations(ctx); err != nil {
@@ -86,7 +66,7 @@ func (s *Store) Unreserve(ctx context.Context, pods map[string]string) error {
 		}
 	} else {
 		for name := range pods {
-			var o reservation
+			var o pool.Reservation
 			err := s.read(ctx, s.path(reservations, name), &o)
 			if err == nil {
 				list = append(list, o)
@@ -105,7 +85,7 @@ func (s *Store) Unreserve(ctx context.Context, pods map[string]string) error {
 }
 
 // unreserve removes a reservation that has not changed.
-func (s *Store) unreserve(ctx context.Context, m meta) error {
+func (s *Store) unreserve(ctx context.Context, m pool.Meta) error {
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "DeleteOptions",
 		"preconditions": map[string]string{"uid": m.UID, "resourceVersion": m.ResourceVersion},

@@ -5,50 +5,9 @@ package pool
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 )
-
-// Entry is one allocation, in whereabouts' encoding. An entry of a node has an ID of NodeID, one that is kept for an owner
-// an ID of Hold. Both have no PodRef.
-type Entry struct {
-	ID     string `json:"id"`
-	PodRef string `json:"podref"`
-	IfName string `json:"ifname,omitempty"`
-}
-
-// Object is a pool as a store has it.
-type Object struct {
-	Name        string
-	UID         string // of the object: one that was removed and made again has another one
-	Range       string
-	Allocations map[string]Entry
-}
-
-// Taken returns the allocations by offset. An offset that cannot be read is an error: another program or a person
-// wrote it, and what it means is unknown.
-func (o *Object) Taken() (map[uint64]Entry, error) {
-	out := make(map[uint64]Entry, len(o.Allocations))
-	for k, e := range o.Allocations {
-		off, err := ParseKey(k)
-		if err != nil {
-			return nil, fmt.Errorf("pool %s: %w; correct the object", o.Name, err)
-		}
-		out[off] = e
-	}
-	return out, nil
-}
-
-// Prefix returns the range of the object. It is compared with the configuration's: offsets of another range would
-// mean other addresses.
-func (o *Object) Prefix() (netip.Prefix, error) {
-	p, err := netip.ParsePrefix(o.Range)
-	if err != nil || p != p.Masked() {
-		return p, fmt.Errorf("pool %s: range %q: not a network; correct the object", o.Name, o.Range)
-	}
-	return p, nil
-}
 
 // Change is a change of one pool, whole or not at all. Every offset of Add must be free, and every offset of Remove
 // must have exactly that entry. Replace is Remove and Add of one offset.

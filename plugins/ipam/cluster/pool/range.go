@@ -1,23 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pool is the model of a cluster-wide pool of addresses: ranges, the names of objects, the encoding of
-// allocations, and which addresses come next. It is pure, and it is whereabouts' encoding to the byte.
+// Package pool is the model of a cluster-wide pool of addresses: its ranges, which addresses come next, who has an
+// address, and how all of it is written in whereabouts' objects (whereabouts.go). It is pure.
 //
 // The plugin, the claims and the stores use it. It must not know a store, a file or a clock.
 package pool
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math/big"
 	"net/netip"
 	"strconv"
-	"strings"
 )
-
-// MaxOffset is the largest offset of an address in its pool. whereabouts reads offsets as signed 64-bit numbers, and
-// drops those that do not fit.
-const MaxOffset = 1<<63 - 1
 
 // Range is what addresses are taken from. First and Last bound what is handed out when no address is asked for.
 type Range struct {
@@ -41,37 +35,6 @@ func Usable(p netip.Prefix) (first, last netip.Addr, ok bool) {
 	}
 	end, _ := netip.AddrFromSlice(b)
 	return p.Masked().Addr().Next(), end.Prev(), true
-}
-
-// Offset returns the distance of an address from the first address of the network. It reports false for an address
-// outside the network or further away than MaxOffset.
-func Offset(p netip.Prefix, a netip.Addr) (uint64, bool) {
-	if !p.Contains(a) {
-		return 0, false
-	}
-	base, addr := p.Masked().Addr().As16(), a.As16()
-	hi := binary.BigEndian.Uint64(addr[:8]) - binary.BigEndian.Uint64(base[:8])
-	low, below := binary.BigEndian.Uint64(addr[8:]), binary.BigEndian.Uint64(base[8:])
-	if low < below || hi != 0 || low-below > MaxOffset {
-		return 0, false
-	}
-	return low - below, true
-}
-
-// Addr returns the address at an offset. It reports false if the network has no such address.
-func Addr(p netip.Prefix, offset uint64) (netip.Addr, bool) {
-	base := p.Masked().Addr()
-	b := base.As16()
-	low := binary.BigEndian.Uint64(b[8:])
-	if offset > MaxOffset || low+offset < low {
-		return netip.Addr{}, false
-	}
-	binary.BigEndian.PutUint64(b[8:], low+offset)
-	a := netip.AddrFrom16(b)
-	if base.Is4() {
-		a = a.Unmap()
-	}
-	return a, p.Contains(a)
 }
 
 // Bounds returns the offsets of First and Last. Last is cut at MaxOffset. It reports false if no address is between.
@@ -206,73 +169,6 @@ func (r *Range) choose(out []uint64, taken map[uint64]bool, from, to uint64, n i
 		}
 	}
 	return out
-}
-
-// Overlaps reports whether an address is in both networks.
-func Overlaps(a, b netip.Prefix) bool { return a.Overlaps(b) }
-
-// Key is an offset as whereabouts writes it.
-func Key(offset uint64) string { return strconv.FormatUint(offset, 10) }
-
-// ParseKey is the reverse of Key. It accepts what whereabouts accepts.
-func ParseKey(s string) (uint64, error) {
-	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || n < 0 {
-		return 0, fmt.Errorf("allocation %q: not an offset", s)
-	}
-	return uint64(n), nil
-}
-
-// Name returns the name of the object of a range. node is set for a slice of a node only.
-func Name(network, node, cidr string) string {
-	name := normal(cidr)
-	if node != "" {
-		name = node + "-" + name
-	}
-	if network != "" {
-		name = network + "-" + name
-	}
-	return name
-}
-
-// SliceNode returns the node whose slice a pool of that name and range is, if it is one of the network. The name of another
-// network looks the same: the caller has to know whether there is such a node.
-func SliceNode(network, name, cidr string) (string, bool) {
-	node, ok := strings.CutSuffix(name, "-"+normal(cidr))
-	if network != "" && ok {
-		node, ok = strings.CutPrefix(node, network+"-")
-	}
-	return node, ok && node != ""
-}
-
-// ReservationName returns the name of the object that reserves an address over all pools of a network.
-func ReservationName(network string, a netip.Addr) string {
-	name := normal(a.String())
-	if network != "" {
-		name = network + "-" + name
-	}
-	return name
-}
-
-// ReservedAddr returns the address of ReservationName.
-func ReservedAddr(network, name string) (netip.Addr, bool) {
-	text := name
-	if network != "" {
-		var ok bool
-		if text, ok = strings.CutPrefix(name, network+"-"); !ok {
-			return netip.Addr{}, false
-		}
-	}
-	a, err := netip.ParseAddr(strings.ReplaceAll(text, "-", ":"))
-	return a, err == nil && a.Zone() == "" && ReservationName(network, a) == name
-}
-
-// normal makes a range or an address part of an object's name.
-func normal(s string) string {
-	if strings.HasSuffix(s, ":") {
-		s += "0"
-	}
-	return strings.NewReplacer(":", "-", "/", "-").Replace(s)
 }
 
 // Count is a number of addresses for people: pools of IPv6 are large.
