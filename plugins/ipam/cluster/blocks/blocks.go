@@ -25,12 +25,7 @@ type State struct {
 	Machine string       `json:"machine"`
 	Boot    string       `json:"boot"`
 
-	Claims []Claim `json:"claims,omitempty"` // usable
-	Trying []Claim `json:"trying,omitempty"` // asked for; the store may or may not have them
-	Giving []Claim `json:"giving,omitempty"` // usable no more; the store may still have them
-	// Resting are addresses of owners that outlive their pods. No pod of this node has them any more; the store may
-	// still have them for this node.
-	Resting []Claim `json:"resting,omitempty"`
+	Lifecycle
 
 	// FreeList are the offsets that are claimed, not in use and not kept for an owner, ascending. Save fills it in for what
 	// does not read the uses of all attachments.
@@ -49,14 +44,6 @@ type State struct {
 	Fails  int   `json:"fails,omitempty"`  // of upkeep, in a row
 
 	partial bool // Used has the uses of one attachment only
-}
-
-// Claim is what one request to the store claimed: entries with that ID.
-type Claim struct {
-	ID      string      `json:"id"`
-	Runs    [][2]uint64 `json:"runs"`              // first and last offset, ascending
-	Mirrors []string    `json:"mirrors,omitempty"` // other pools that have the entries too
-	Hold    string      `json:"hold,omitempty"`    // the owner that the address is kept for: no other pod gets it
 }
 
 // Use is the owner of an address.
@@ -80,6 +67,13 @@ type Owed struct {
 // Current reports whether the file is of this machine and boot. If not, its claims count only after a look at the store.
 func (s *State) Current(n Node) bool {
 	return s.Machine == n.Machine && s.Boot == n.Boot && s.Node != ""
+}
+
+// Begin makes the file one of this boot, and of the pool of that range, without claims. name is the node's in the store.
+func (s *State) Begin(n Node, name string, cidr netip.Prefix, network string) {
+	s.Node, s.Machine, s.Boot, s.CIDR, s.Network = name, n.Machine, n.Boot, cidr, network
+	s.Lifecycle, s.Used = Lifecycle{}, map[uint64]Use{}
+	s.Scarce, s.After, s.Fails = false, 0, 0
 }
 
 // Owns returns the claim by which the node has an offset.
@@ -149,7 +143,7 @@ func (s *State) Free(off uint64) {
 	delete(s.Used, off)
 	switch c, owned := s.Owns(off); {
 	case c.Hold != "":
-		s.rest(off)
+		s.Rest(off)
 	case s.partial && owned:
 		at, there := slices.BinarySearch(s.FreeList, off)
 		if !there {
@@ -158,10 +152,10 @@ func (s *State) Free(off uint64) {
 	}
 }
 
-// RestIdle lets addresses rest that are kept for an owner and that no pod has: a call was killed before it took one.
+// RestIdle takes out of use what is kept for an owner and what no pod has: a call was killed before it took it.
 func (s *State) RestIdle() {
 	for _, off := range s.idle() {
-		s.rest(off)
+		s.Rest(off)
 	}
 }
 
@@ -179,15 +173,6 @@ func (s *State) idle() []uint64 {
 		}
 	}
 	return out
-}
-
-// rest moves a claim of one address out of use. The store does not know which nodes have a shared one.
-func (s *State) rest(off uint64) {
-	for _, c := range s.Remove([]uint64{off}) {
-		if !(pool.Hold{Owner: c.Hold}).Shared() {
-			s.Resting = append(s.Resting, c)
-		}
-	}
 }
 
 // Of returns the offsets that an attachment has.
@@ -279,61 +264,3 @@ func High(unused, blockSize int) bool { return unused > MostUnused(blockSize) }
 
 // MostUnused is how many unused addresses a node keeps.
 func MostUnused(blockSize int) int { return 2 * blockSize }
-
-// Remove takes offsets out of the usable claims and returns them as claims.
-func (s *State) Remove(offsets []uint64) []Claim {
-	var out []Claim
-	gone := map[uint64]bool{}
-	for _, off := range offsets {
-		gone[off] = true
-	}
-	kept := s.Claims[:0:0]
-	for _, c := range s.Claims {
-		var stay, leave []uint64
-		for _, off := range c.Offsets() {
-			if gone[off] {
-				leave = append(leave, off)
-			} else {
-				stay = append(stay, off)
-			}
-		}
-		if len(leave) > 0 {
-			out = append(out, Claim{ID: c.ID, Runs: Runs(leave), Mirrors: c.Mirrors, Hold: c.Hold})
-		}
-		if len(stay) > 0 {
-			kept = append(kept, Claim{ID: c.ID, Runs: Runs(stay), Mirrors: c.Mirrors, Hold: c.Hold})
-		}
-	}
-	s.Claims = kept
-	return out
-}
-
-// Offsets returns the offsets of the claim.
-func (c Claim) Offsets() []uint64 {
-	var out []uint64
-	for _, r := range c.Runs {
-		for off := r[0]; off <= r[1]; off++ {
-			out = append(out, off)
-		}
-	}
-	return out
-}
-
-// Has reports whether the claim has the offset.
-func (c Claim) Has(off uint64) bool {
-	return slices.ContainsFunc(c.Runs, func(r [2]uint64) bool { return r[0] <= off && off <= r[1] })
-}
-
-// Runs packs offsets.
-func Runs(offsets []uint64) [][2]uint64 {
-	sorted := slices.Sorted(slices.Values(offsets))
-	var out [][2]uint64
-	for _, off := range sorted {
-		if n := len(out); n > 0 && out[n-1][1]+1 >= off {
-			out[n-1][1] = max(out[n-1][1], off)
-			continue
-		}
-		out = append(out, [2]uint64{off, off})
-	}
-	return out
-}

@@ -68,8 +68,8 @@ func TestStateSurvives(t *testing.T) {
 			}
 		}
 	}
-	gone := f.Remove([]uint64{1, 9})
-	if diff := cmp.Diff([]Claim{{ID: "a", Runs: [][2]uint64{{1, 1}}}, {ID: "b", Runs: [][2]uint64{{9, 9}}}}, gone); diff != "" {
+	f.GiveBack([]uint64{1, 9})
+	if diff := cmp.Diff([]Claim{{ID: "a", Runs: [][2]uint64{{1, 1}}}, {ID: "b", Runs: [][2]uint64{{9, 9}}}}, f.Giving); diff != "" {
 		t.Error(diff)
 	}
 	for off := range uint64(10) {

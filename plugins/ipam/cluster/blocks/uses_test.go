@@ -91,7 +91,7 @@ func TestKilledSave(t *testing.T) {
 	}{
 		"ADD":         {"d", func(f *File) { f.Used[5] = Use{ContainerID: "d", IfName: "eth0"} }, []uint64{3, 4, 5, 6, 7, 8, 9}},
 		"DEL":         {"b", func(f *File) { f.Release("b", "eth0") }, []uint64{1, 3, 4, 5, 6, 7, 8, 9}},
-		"export":      {"", func(f *File) { f.Remove([]uint64{1}); delete(f.Used, 1) }, []uint64{3, 4, 5, 6, 7, 8, 9}},
+		"export":      {"", func(f *File) { f.Drop([]uint64{1}); delete(f.Used, 1) }, []uint64{3, 4, 5, 6, 7, 8, 9}},
 		"another use": {"", func(f *File) { f.Used[1] = Use{ContainerID: "e", IfName: "eth0"} }, []uint64{3, 4, 5, 6, 7, 8, 9}},
 	} {
 		for steps := range 5 {

@@ -330,7 +330,7 @@ func (c *Claimer) claimOffsets(ctx context.Context, q *Request, offsets []uint64
 	claim := blocks.Claim{Runs: blocks.Runs(offsets)}
 	err := c.jot(ctx, q, func(s *blocks.State) {
 		claim.ID = c.newID(s.Node)
-		s.Trying = append(s.Trying, claim)
+		s.Try(claim)
 		s.Scarce, s.Claimed = scarce, c.now().Unix()
 	})
 	if err != nil {
@@ -400,7 +400,7 @@ func (c *Claimer) pick(ctx context.Context, q *Request, taken map[uint64]pool.En
 func (c *Claimer) request(ctx context.Context, q *Request, id string, change pool.Change) error {
 	o, err := c.change(ctx, q.Pool, change)
 	if errors.Is(err, ErrConflict) { // certainly not there
-		return errors.Join(err, c.jot(ctx, q, func(s *blocks.State) { s.Trying = without(s.Trying, id) }))
+		return errors.Join(err, c.jot(ctx, q, func(s *blocks.State) { s.Refuse(id) }))
 	}
 	if err != nil {
 		return err
@@ -431,13 +431,3 @@ func nonce() string { return fmt.Sprintf("%012x", rand.Uint64()&(1<<48-1)) }
 
 // mirrorMark ends the nonce of an entry that stands for a claim in a pool that overlaps.
 const mirrorMark = "m"
-
-func without(list []blocks.Claim, id string) []blocks.Claim {
-	var out []blocks.Claim
-	for _, c := range list {
-		if c.ID != id {
-			out = append(out, c)
-		}
-	}
-	return out
-}

@@ -212,28 +212,8 @@ func (c *Claimer) settle(ctx context.Context, q *Request, own map[uint64]pool.En
 		if own != nil {
 			c.dropLost(s, own)
 		}
-		var waiting []blocks.Claim
-		for _, t := range s.Trying {
-			var here, absent []uint64
-			for _, off := range t.Offsets() {
-				if own[off].ID == t.ID {
-					here = append(here, off)
-				} else {
-					absent = append(absent, off)
-				}
-			}
-			if len(here) > 0 {
-				s.Claims = append(s.Claims, blocks.Claim{ID: t.ID, Runs: blocks.Runs(here), Mirrors: mirrors, Hold: t.Hold})
-			}
-			if len(here) == 0 { // it may arrive yet; a change comes whole or not at all
-				waiting = append(waiting, t)
-			} else if len(absent) > 0 {
-				c.Log.Warn("an entry of this node was removed from the pool", log.String("pool", q.Pool), log.Int("addresses", len(absent)))
-			}
-		}
-		s.Trying = waiting
-		for i := range s.Claims {
-			s.Claims[i].Mirrors = mirrors
+		if removed := s.Confirm(own, mirrors); removed > 0 {
+			c.Log.Warn("entries of this node were removed from the pool", log.String("pool", q.Pool), log.Int("addresses", removed))
 		}
 		var drop []uint64
 		for off, e := range lost {
@@ -245,7 +225,7 @@ func (c *Claimer) settle(ctx context.Context, q *Request, own map[uint64]pool.En
 			}
 			drop = append(drop, off)
 		}
-		s.Giving = append(s.Giving, s.Remove(drop)...)
+		s.GiveBack(drop)
 		return nil
 	})
 	if err != nil {

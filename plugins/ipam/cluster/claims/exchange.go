@@ -82,7 +82,7 @@ func (c *Claimer) Import(ctx context.Context, q *Request, chosen func(e pool.Ent
 				s.Used[off] = blocks.Use{ContainerID: e.ID, IfName: e.IfName, PodRef: e.PodRef}
 			}
 			if !change.Empty() {
-				s.Trying = append(s.Trying, blocks.Claim{ID: id, Runs: blocks.Runs(slices.Collect(maps.Keys(change.Replace)))})
+				s.Try(blocks.Claim{ID: id, Runs: blocks.Runs(slices.Collect(maps.Keys(change.Replace)))})
 			}
 			return nil
 		})
@@ -152,7 +152,7 @@ func (c *Claimer) export(ctx context.Context, q *Request) (n int, node string, e
 		return 0, f.Node, err
 	}
 	for off := range change.Replace {
-		f.Remove([]uint64{off})
+		f.Drop([]uint64{off})
 		delete(f.Used, off)
 	}
 	return len(change.Replace), f.Node, errors.Join(rerr, f.SaveDurably())

@@ -40,7 +40,7 @@ func (c *Claimer) releaseSome(ctx context.Context, q *Request, choose func(unuse
 		f.Close()
 		return nil
 	}
-	f.Giving = append(f.Giving, f.Remove(back)...)
+	f.GiveBack(back)
 	err = f.SaveDurably() // before the store hears of it
 	f.Close()
 	if err != nil {
@@ -72,7 +72,7 @@ func (c *Claimer) give(ctx context.Context, q *Request) error {
 			return err
 		}
 	}
-	return c.jot(ctx, q, func(s *blocks.State) { s.Giving = nil })
+	return c.jot(ctx, q, func(s *blocks.State) { s.Forget(giving) })
 }
 
 func (c *Claimer) giveOnce(ctx context.Context, q *Request, giving []blocks.Claim) error {

@@ -105,7 +105,7 @@ func (c *Claimer) attach(ctx context.Context, q *Request, off uint64, old pool.H
 		next.Node = pool.NodeID{}
 	}
 	claim := blocks.Claim{ID: next.String(), Runs: blocks.Runs([]uint64{off}), Hold: q.Hold}
-	err = c.jot(ctx, q, func(s *blocks.State) { s.Trying = append(s.Trying, claim) })
+	err = c.jot(ctx, q, func(s *blocks.State) { s.Try(claim) })
 	if err != nil {
 		return err
 	}
@@ -173,9 +173,7 @@ func (c *Claimer) rest(ctx context.Context, q *Request) error {
 		}
 		if err == nil {
 			return c.update(ctx, q, func(s *blocks.State) error {
-				s.Resting = slices.DeleteFunc(s.Resting, func(r blocks.Claim) bool {
-					return slices.ContainsFunc(resting, func(done blocks.Claim) bool { return done.ID == r.ID })
-				})
+				s.Forget(resting)
 				return nil
 			})
 		}

@@ -82,7 +82,7 @@ func (c *Claimer) dropLost(s *blocks.State, taken map[uint64]pool.Entry) {
 	if len(lost) == 0 {
 		return
 	}
-	s.Remove(lost)
+	s.Drop(lost)
 	for _, off := range lost {
 		if u, ok := s.Used[off]; ok {
 			a, _ := pool.Addr(s.CIDR, off)
@@ -117,11 +117,10 @@ func (c *Claimer) boot(ctx context.Context, q *Request, taken map[uint64]pool.En
 		}
 		if err == nil {
 			err = c.update(ctx, q, func(s *blocks.State) error {
-				c.fresh(s, q, name)
+				s.Begin(c.Node, name, q.Range.CIDR, q.Network)
 				if !change.Empty() {
-					s.Trying = nil
 					if offsets := renamed(change, id); len(offsets) > 0 {
-						s.Trying = []blocks.Claim{{ID: id, Runs: blocks.Runs(offsets)}}
+						s.Try(blocks.Claim{ID: id, Runs: blocks.Runs(offsets)})
 					}
 				}
 				return nil
@@ -168,7 +167,7 @@ func (c *Claimer) rename(ctx context.Context, q *Request, taken map[uint64]pool.
 	}
 	return change, id, c.update(ctx, q, func(s *blocks.State) error {
 		s.Machine = c.Node.Machine
-		s.Trying = append(s.Trying, blocks.Claim{ID: id, Runs: blocks.Runs(offsets)})
+		s.Try(blocks.Claim{ID: id, Runs: blocks.Runs(offsets)})
 		return nil
 	})
 }
@@ -194,19 +193,11 @@ func (c *Claimer) inFile(ctx context.Context, q *Request, name string) (map[stri
 			}
 		} else if s.Machine != "" {
 			c.Log.Warn("the node's file is another machine's, and is not used", log.String("pool", q.Pool))
-			c.fresh(s, q, name)
+			s.Begin(c.Node, name, q.Range.CIDR, q.Network)
 			s.Boot = "" // not before the change is done
 		}
 		return nil
 	})
-}
-
-// fresh makes the file one of this boot, without claims.
-func (c *Claimer) fresh(s *blocks.State, q *Request, name string) {
-	s.Node, s.Machine, s.Boot = name, c.Node.Machine, c.Node.Boot
-	s.CIDR, s.Network = q.Range.CIDR, q.Network
-	s.Claims, s.Trying, s.Giving, s.Resting, s.Used = nil, nil, nil, nil, map[uint64]blocks.Use{}
-	s.Scarce, s.After, s.Fails = false, 0, 0
 }
 
 func isMirror(n pool.NodeID) bool {
