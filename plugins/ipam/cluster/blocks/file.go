@@ -3,6 +3,7 @@
 package blocks
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +26,7 @@ type File struct {
 
 	path    string
 	lock    *os.File
+	text    []byte            // of the file, as it was read or written
 	written map[string][]byte // the files of attachments that were read or written
 }
 
@@ -100,6 +102,7 @@ func (f *File) read() error {
 	if err != nil {
 		return err
 	}
+	f.text = text
 	if err := json.Unmarshal(text, &f.State); err != nil {
 		return fmt.Errorf("%s: %w; if no pod of this node has an address of the pool, remove the file", f.path, err)
 	}
@@ -138,18 +141,25 @@ func (f *File) save(durable bool) error {
 	return f.writeUses(want)
 }
 
-// writePool writes the file of the pool.
+// writePool writes the file of the pool, if it differs or has to last.
 func (f *File) writePool(durable bool) error {
 	f.FreeList, f.Version = f.Unused(), version
 	text, err := json.Marshal(&f.State)
 	if err != nil {
 		return err
 	}
+	text = append(text, '\n')
 	var o file.Options
 	if durable {
 		o.Sync = file.SyncName
+	} else if bytes.Equal(text, f.text) {
+		return nil
 	}
-	return file.Write(f.path, append(text, '\n'), o)
+	if err := file.Write(f.path, text, o); err != nil {
+		return err
+	}
+	f.text = text
+	return nil
 }
 
 // Close releases the lock.

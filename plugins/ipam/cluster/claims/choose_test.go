@@ -3,7 +3,6 @@
 package claims
 
 import (
-	"context"
 	"testing"
 
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
@@ -23,10 +22,9 @@ func TestLowestFirst(t *testing.T) {
 					t.Errorf("pod %d: offset %d", i, got)
 				}
 			}
-			err := claimers[0].update(context.Background(), q, func(s *blocks.State) error {
+			err := updateAll(claimers[0], q, func(s *blocks.State) {
 				s.Last = 3
 				s.Free(1)
-				return nil
 			})
 			if err != nil {
 				t.Error(err)

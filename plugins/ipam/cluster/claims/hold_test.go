@@ -48,13 +48,12 @@ func TestBurst(t *testing.T) {
 			if err := c.Ensure(context.Background(), q); err != nil {
 				t.Error(err)
 			}
-			err := c.update(context.Background(), q, func(s *blocks.State) error {
+			err := updateAll(c, q, func(s *blocks.State) {
 				off, _ := s.Next(&q.Range)
 				s.Used[off] = blocks.Use{ContainerID: fmt.Sprint(i)}
 				if unused := len(s.Unused()); blocks.High(unused, q.BlockSize) {
 					t.Errorf("%d addresses are unused", unused)
 				}
-				return nil
 			})
 			if err != nil {
 				t.Error(err)
@@ -106,7 +105,7 @@ func TestLateRest(t *testing.T) {
 	}
 	change := func(f func(s *blocks.State)) {
 		do(here, func(c *Claimer) {
-			if err := c.update(ctx, q, func(s *blocks.State) error { f(s); return nil }); err != nil {
+			if err := updateAll(c, q, f); err != nil {
 				t.Error(err)
 			}
 		})
@@ -163,19 +162,12 @@ func TestMirrorOfHold(t *testing.T) {
 		})
 		w.run()
 	}
-	freeDead := func(c *Claimer, q *Request) error {
-		_, taken, err := c.read(ctx, q)
-		if err == nil {
-			_, err = c.freeDead(ctx, q, taken, false)
-		}
-		return err
-	}
 	mirror := func() string { return w.pools[large.Pool].Allocations["3"].ID }
 
 	do(here, func(c *Claimer) error { return c.Ensure(ctx, small) })
 	first := mirror()
 	w.gone[small.Hold] = true // deleted by force: the pod runs
-	do(there, func(c *Claimer) error { return freeDead(c, large) })
+	do(there, func(c *Claimer) error { return freeGone(c, large) })
 	if first == "" || mirror() != first {
 		t.Fatalf("the entry %q became %q", first, mirror())
 	}
@@ -184,7 +176,7 @@ func TestMirrorOfHold(t *testing.T) {
 	var late []func()
 	do(there, func(c *Claimer) error {
 		c.Store = heldBack{c.Store.(*modelStore), &late}
-		if err := freeDead(c, large); !errors.Is(err, ErrUnavailable) {
+		if err := freeGone(c, large); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("the request is not under way: %v", err)
 		}
 		return nil

@@ -6,6 +6,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
@@ -20,56 +21,58 @@ const (
 // Keep stays while the node has unused addresses of a pool, and gives them back once they are scarce: a node without an ADD would
 // not notice otherwise. It also carries out what the store could not be told. One caller of a node does it; another returns at once.
 func (c *Claimer) Keep(ctx context.Context, q *Request) error {
-	only := c.workAlone(q, "keep")
+	only := file.TryLock(c.path(q.Pool, "keep"))
 	if only == nil {
 		return nil
 	}
 	defer only.Close()
+	o := c.operation(q)
+	s := &o.file.state
 	pause, longest, touched := keepFirst, keepShort, int64(0)
 	for {
-		k, err := c.keptState(ctx, q)
-		if err != nil || !k.any() {
+		if needed, err := o.toKeep(ctx); err != nil || !needed {
 			return err
 		}
-		if k.touched != touched {
-			pause, touched = keepFirst, k.touched
+		if s.Touched != touched {
+			pause, touched = keepFirst, s.Touched
 		}
-		if k.pending {
+		current, pending := s.Current(c.Node), s.Pending(c.now().Unix())
+		if pending {
 			longest = keepShort
 		}
 		if err := c.sleep(ctx, pause); err != nil {
 			return err
 		}
-		if c.busy(ctx, q, touched) {
+		if err := o.file.load(ctx); err == nil && s.Touched != touched { // the node's own next claim reads the pool
 			continue
 		}
 		pause = min(2*pause, longest)
 		if c.Reopen != nil {
-			s, err := c.Reopen()
+			store, err := c.Reopen()
 			if err != nil {
 				c.Log.Debug("open the store of a pool", log.Error(err))
 				continue
 			}
-			c.Store = s
+			c.Store = store
 		}
-		if k.pending {
+		if pending {
 			if err := c.Upkeep(ctx, q); err != nil {
 				c.Log.Debug("what waits for the store", log.Error(err))
 			}
 		}
-		if !k.current {
+		if !current {
 			continue
 		}
-		_, taken, err := c.read(ctx, q)
+		_, taken, err := o.pools.read(ctx)
 		if err != nil {
-			c.Log.Debug("look at a pool", log.Error(err))
+			c.Log.Debug("read a pool", log.Error(err))
 			continue
 		}
 		if longest = keepLong; 2*uint64(len(taken)) > q.Range.Size() {
 			longest = keepShort
 		}
-		if c.isScarce(q, taken) {
-			if err := c.note(ctx, q, true); err != nil {
+		if o.isScarce(taken) {
+			if err := o.file.setScarce(ctx, true); err != nil {
 				return err
 			}
 			if err := c.Upkeep(ctx, q); err != nil {
@@ -79,36 +82,13 @@ func (c *Claimer) Keep(ctx context.Context, q *Request) error {
 	}
 }
 
-// busy reports whether the node had an ADD or DEL since that time: its own next claim looks at the pool.
-func (c *Claimer) busy(ctx context.Context, q *Request, touched int64) bool {
-	f, err := c.open(ctx, q)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	return f.Touched != touched
-}
-
-// keptState is what of a pool's file says whether somebody has to stay.
-type keptState struct {
-	current, unused, owed bool
-	pending               bool // see blocks.State.Pending
-	touched               int64
-}
-
-func (k keptState) any() bool { return k.owed || k.current && (k.unused || k.pending) }
-
-func (c *Claimer) keptState(ctx context.Context, q *Request) (k keptState, err error) {
-	f, err := c.open(ctx, q)
-	if err != nil {
-		return k, err
-	}
-	defer f.Close()
-	return keptState{f.Current(c.Node), len(f.Unused()) > 0, len(f.Owed) > 0, f.Pending(c.now().Unix()), f.Touched}, nil
-}
-
 // ToKeep reports whether Keep has something to stay for.
 func (c *Claimer) ToKeep(ctx context.Context, q *Request) (bool, error) {
-	k, err := c.keptState(ctx, q)
-	return k.any(), err
+	return c.operation(q).toKeep(ctx)
+}
+
+func (o *operation) toKeep(ctx context.Context) (bool, error) {
+	err := o.file.load(ctx)
+	s := &o.file.state
+	return len(s.Owed) > 0 || s.Current(o.c.Node) && (len(s.Unused()) > 0 || s.Pending(o.c.now().Unix())), err
 }

@@ -407,15 +407,14 @@ func (w *world) settle(qs []*Request) {
 				}
 				w.spawn(n.id.Name, func(a *actor) {
 					c := n.claimer(a)
-					if _, taken, err := c.read(ctx, q); err != nil {
-						w.t.Error(err)
-					} else if _, err := c.takeUp(ctx, q, taken); err != nil {
+					if err := c.TakeUp(ctx, q); err != nil {
 						w.t.Errorf("%s takes up %s: %v", n.id.Name, q.Pool, err)
 					}
 					if err := c.Release(ctx, q, 0); err != nil {
 						w.t.Errorf("%s gives %s back: %v", n.id.Name, q.Pool, err)
 					}
-					if err := c.sweep(ctx, q, n.id.Name); err != nil {
+					err := c.locked(ctx, q, func(o *operation, ctx context.Context) error { return o.removeLateMirrors(ctx, n.id.Name) })
+					if err != nil {
 						w.t.Error(err)
 					}
 				})
@@ -446,17 +445,23 @@ func (w *world) dropHolds(qs []*Request) {
 	n := w.newNode()
 	for _, q := range slices.Concat(qs, qs) { // what stands in other pools for a hold goes after it
 		w.spawn(n.id.Name, func(a *actor) {
-			c := n.claimer(a)
-			_, taken, err := c.read(context.Background(), q)
-			if err == nil {
-				_, err = c.freeDead(context.Background(), q, taken, false)
-			}
-			if err != nil {
+			if err := freeGone(n.claimer(a), q); err != nil {
 				w.t.Error(err)
 			}
 		})
 		w.run()
 	}
+}
+
+// freeGone frees what nodes and owners have in a pool that are gone.
+func freeGone(c *Claimer, q *Request) error {
+	return c.locked(context.Background(), q, func(o *operation, ctx context.Context) error {
+		_, taken, err := o.pools.read(ctx)
+		if err == nil {
+			_, err = o.freeIn(ctx, overlap{q.Pool, q.Range.CIDR, taken})
+		}
+		return err
+	})
 }
 
 var seeds = flag.Int("seeds", 60, "how many worlds TestModel simulates")

@@ -16,6 +16,12 @@ import (
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
+// updateAll changes the node's file as ADD and DEL do.
+func updateAll(c *Claimer, q *Request, change func(s *blocks.State)) error {
+	file := c.operation(q).file
+	return file.updateAll(context.Background(), change)
+}
+
 // used takes addresses of the node's file for pods, and returns them by pod.
 func (n *modelNode) used(c *Claimer, q *Request, pods ...string) map[string]uint64 {
 	out := map[string]uint64{}
@@ -23,10 +29,9 @@ func (n *modelNode) used(c *Claimer, q *Request, pods ...string) map[string]uint
 		if err := c.Ensure(context.Background(), q); err != nil {
 			n.w.t.Fatal(err)
 		}
-		err := c.update(context.Background(), q, func(s *blocks.State) error {
+		err := updateAll(c, q, func(s *blocks.State) {
 			off, _ := s.Next(&q.Range)
 			s.Used[off], out[pod] = blocks.Use{ContainerID: pod, IfName: "net1", PodRef: "ns/" + pod}, off
-			return nil
 		})
 		if err != nil {
 			n.w.t.Fatal(err)
@@ -158,7 +163,7 @@ func TestForget(t *testing.T) {
 				owed = append(owed, blocks.Owed{ContainerID: pod, IfName: "net1"})
 			}
 			w.pools[q.Pool].Allocations[pool.Key(2)] = pool.Entry{ID: "later", PodRef: "ns/w2", IfName: "net1"} // a pod of the same name
-			if err := c.jot(context.Background(), q, func(s *blocks.State) {
+			if err := updateAll(c, q, func(s *blocks.State) {
 				for _, o := range owed[:7] {
 					s.Owe(o, q.Range.CIDR, q.Network)
 				}
@@ -205,7 +210,7 @@ func TestForgetRestores(t *testing.T) {
 	calmly(t, func(w *world, n *modelNode, c *Claimer) {
 		w.foreign(q, 3, "old")
 		before := maps.Clone(w.reservations)
-		if err := c.jot(context.Background(), q, func(s *blocks.State) {
+		if err := updateAll(c, q, func(s *blocks.State) {
 			s.Owe(blocks.Owed{ContainerID: "old", IfName: "net1"}, q.Range.CIDR, q.Network)
 		}); err != nil {
 			t.Error(err)

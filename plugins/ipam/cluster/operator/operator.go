@@ -71,7 +71,7 @@ func (o *Tool) Pools(ctx context.Context) ([]PoolView, error) {
 		for _, e := range taken {
 			id, node := pool.ParseNodeID(e.ID)
 			switch {
-			case node && claims.IsMirror(id), isHeldMirror(e):
+			case e.IsMirror():
 				v.Mirrors++
 			case isHeld(e):
 				v.Kept++
@@ -89,11 +89,6 @@ func (o *Tool) Pools(ctx context.Context) ([]PoolView, error) {
 func isHeld(e pool.Entry) bool {
 	_, ok := pool.ParseHold(e.ID)
 	return ok
-}
-
-func isHeldMirror(e pool.Entry) bool {
-	h, ok := pool.ParseHold(e.ID)
-	return ok && h.IsMirror()
 }
 
 func whole(p netip.Prefix) *pool.Range {
@@ -154,14 +149,13 @@ func (o *Tool) List(ctx context.Context, only string) ([]AddressView, error) {
 func view(s *blocks.State, name string, p netip.Prefix, off uint64, e pool.Entry) AddressView {
 	a, _ := pool.Addr(p, off)
 	v := AddressView{Pool: name, Address: a.String(), Holder: e.Holder(), State: "used", PodRef: e.PodRef, IfName: e.IfName}
-	id, node := pool.ParseNodeID(e.ID)
-	if !node && !isHeld(e) {
+	if _, node := pool.ParseNodeID(e.ID); !node && !isHeld(e) {
 		v.Container = e.ID
 		return v
 	}
 	if owned, ok := s.Owns(off); !ok || owned.ID != e.ID {
 		switch {
-		case claims.IsMirror(id), isHeldMirror(e):
+		case e.IsMirror():
 			v.State = "mirror"
 		case isHeld(e):
 			v.State = "kept"
@@ -274,9 +268,7 @@ func (x *check) pool(ctx context.Context, p *pool.Object) error {
 			x.found = append(x.found, Finding{Kind: "edited", Pool: p.Name, Text: fmt.Sprintf("allocation %d is outside %s", off, p.Range)})
 			continue
 		}
-		id, node := pool.ParseNodeID(e.ID)
-		h, held := pool.ParseHold(e.ID)
-		if (!node || !claims.IsMirror(id)) && (!held || !h.IsMirror()) {
+		if !e.IsMirror() {
 			x.holders[network][a] = append(x.holders[network][a], e.Holder()+" (pool "+p.Name+")")
 		}
 		text, doable := x.verdict(ctx, s, off, e)
@@ -317,7 +309,7 @@ func (x *check) verdict(ctx context.Context, s *blocks.State, off uint64, e pool
 		return "", false
 	}
 	if id.Machine == x.Node.Machine {
-		if id.Boot == x.Node.Boot && !claims.IsMirror(id) && !inFile(s, off) {
+		if id.Boot == x.Node.Boot && !id.IsMirror() && !inFile(s, off) {
 			return "this node claimed it in this boot, and its file does not have it: the file was lost, or the answer is under way", false
 		}
 		return "", false

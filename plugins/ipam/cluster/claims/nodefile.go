@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package claims
+
+import (
+	"context"
+
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
+)
+
+// nodeFile is the node's file of the pool. It is open for the moment of a look or of a change only, and never while the store is asked,
+// because ADD and DEL need it. They change who uses which address, and what is kept for an owner. Everything else in it changes only
+// under the lock of the pool's claims, so the state of the last look holds for the rest of the operation.
+type nodeFile struct {
+	dir, place, pool string
+
+	state blocks.State // at the last look
+}
+
+// load looks at the file without the uses of its attachments.
+func (n *nodeFile) load(ctx context.Context) error {
+	return n.with(ctx, false, func(*blocks.File) error { return nil })
+}
+
+// updateState changes neither claims nor uses.
+func (n *nodeFile) updateState(ctx context.Context, change func(s *blocks.State)) error {
+	return n.with(ctx, false, func(f *blocks.File) error {
+		change(&f.State)
+		return f.Save()
+	})
+}
+
+// updateAll changes claims or uses.
+func (n *nodeFile) updateAll(ctx context.Context, change func(s *blocks.State)) error {
+	return n.with(ctx, true, func(f *blocks.File) error {
+		change(&f.State)
+		return f.Save()
+	})
+}
+
+// with does work while the file is locked. all is for what needs the uses of all attachments.
+func (n *nodeFile) with(ctx context.Context, all bool, work func(f *blocks.File) error) error {
+	var f *blocks.File
+	var err error
+	if all {
+		f, err = blocks.Open(ctx, n.dir, n.place, n.pool)
+	} else {
+		f, err = blocks.OpenFor(ctx, n.dir, n.place, n.pool, "", "")
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	err = work(f)
+	n.state = f.State
+	return err
+}
+
+// setScarce notes whether addresses are scarce.
+func (n *nodeFile) setScarce(ctx context.Context, scarce bool) error {
+	return n.updateState(ctx, func(s *blocks.State) { s.Scarce = scarce })
+}
