@@ -5,6 +5,8 @@ package claims
 import (
 	"context"
 	"time"
+
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
 const (
@@ -26,26 +28,38 @@ type backoff struct {
 	Noted time.Time     `json:"noted"`
 }
 
-func (c *Claimer) backoff(poolName string) time.Duration {
+// change changes a pool after the backoff, and returns it as it is then.
+func (p *pools) change(ctx context.Context, name string, change pool.Change) (*pool.Object, error) {
+	if err := p.waitBackoff(ctx, name); err != nil {
+		return nil, err
+	}
+	begin := p.c.now()
+	obj, err := p.c.Store.Change(ctx, name, change)
+	p.recordLatency(name, p.c.now().Sub(begin))
+	return obj, err
+}
+
+// backoff returns the time that holds now.
+func (p *pools) backoff(poolName string) time.Duration {
 	var b backoff
-	if !readJSON(c.path(poolName, "backoff"), &b) || !c.within(b.Noted, backoffFor) {
+	if !readJSON(p.c.path(poolName, "backoff"), &b) || !p.c.within(b.Noted, backoffFor) {
 		return 0
 	}
 	return b.Wait
 }
 
 // waitBackoff waits before a change.
-func (c *Claimer) waitBackoff(ctx context.Context, poolName string) error {
-	wait := c.backoff(poolName)
+func (p *pools) waitBackoff(ctx context.Context, poolName string) error {
+	wait := p.backoff(poolName)
 	if wait == 0 {
 		return nil
 	}
-	return c.sleep(ctx, time.Duration(c.random()*float64(wait)))
+	return p.c.sleep(ctx, time.Duration(p.c.random()*float64(wait)))
 }
 
 // recordLatency notes how long a change took. A slow one doubles the backoff, another halves it.
-func (c *Claimer) recordLatency(poolName string, took time.Duration) {
-	before := c.backoff(poolName)
+func (p *pools) recordLatency(poolName string, took time.Duration) {
+	before := p.backoff(poolName)
 	next := before / 2
 	if took >= slowChange {
 		next = min(max(2*before, firstBackoff), longestBackoff)
@@ -54,6 +68,6 @@ func (c *Claimer) recordLatency(poolName string, took time.Duration) {
 		next = 0
 	}
 	if next > 0 || before > 0 {
-		writeJSON(c.path(poolName, "backoff"), backoff{next, c.now()})
+		writeJSON(p.c.path(poolName, "backoff"), backoff{next, p.c.now()})
 	}
 }

@@ -5,13 +5,7 @@ package claims
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
-	"math/rand/v2"
-	"slices"
-	"time"
 
-	"github.com/sluice-cni/sluice/pkg/log"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
@@ -69,58 +63,37 @@ func (o *operation) has() bool {
 	return len(s.Spare(&o.q.Range)) > 0
 }
 
-// claim makes one request for what is wanted: from the cache if it is fresh, which saves reading the pool, or by what the pool has. ahead
-// says that no ADD waits: it claims nothing while addresses are scarce.
+// claim makes one request for what is wanted: by what the cache has of the pool if that is fresh, which saves reading it. A cache that
+// misleads is dropped. ahead says that no ADD waits: it claims nothing while addresses are scarce.
 func (o *operation) claim(ctx context.Context, ahead bool) error {
-	if v := o.cachedView(); v != nil {
-		s := &o.file.state
-		offsets, scarce, err := o.chooseBlock(v, o.size(), s.Node)
-		if err == nil && !(scarce && ahead) { // otherwise the pool may have some by now
-			err = o.claimBlock(ctx, offsets, scarce, o.pools.cache.Range)
-			if !errors.Is(err, ErrConflict) {
-				return err
-			}
-			o.pools.cache.Seen = time.Time{}
-			o.pools.cache.save()
+	v := o.pools.cachedView(&o.file.state)
+	if v == nil {
+		var err error
+		if v, err = o.pools.readAll(ctx); err == nil {
+			err = o.reconcile(ctx, v)
 		}
-	}
-	v, err := o.pools.readAll(ctx)
-	if err != nil {
-		return err
-	}
-	if err := o.reconcile(ctx, v); err != nil {
-		return err
-	}
-	switch {
-	case o.has() && !ahead:
-		return nil
-	case o.q.Hold != "":
-		return o.claimHeld(ctx, v)
+		switch {
+		case err != nil:
+			return err
+		case o.has() && !ahead:
+			return nil
+		case o.q.Hold != "":
+			return o.claimHeld(ctx, v)
+		}
 	}
 	offsets, scarce, err := o.pick(ctx, v, o.size())
-	if errors.Is(err, ErrConflict) {
-		return err
+	none := err != nil || ahead && scarce
+	if !none {
+		err = o.claimBlock(ctx, v, offsets, scarce)
 	}
-	if err != nil || ahead && scarce {
+	switch conflict := errors.Is(err, ErrConflict); {
+	case v.cached != "" && (none || conflict):
+		o.pools.dropView()
+		return o.claim(ctx, ahead)
+	case none && !conflict:
 		return errors.Join(err, o.file.setScarce(ctx, scarce || err != nil))
 	}
-	return o.claimBlock(ctx, offsets, scarce, "")
-}
-
-// cachedView returns the pool as the cache has it, or nil if the pool has to be read before a claim.
-func (o *operation) cachedView() *view {
-	k, s := &o.pools.cache, &o.file.state
-	if o.q.Hold != "" || o.q.Wanted.IsValid() || k.UID == "" || k.Range == "" || !o.c.within(k.Seen, freshFor) || !o.pools.knownNotOverlapping(k.UID) ||
-		o.q.Overlapping && !o.c.within(k.ReservedSeen, aloneFor) || !s.Current(o.c.Node) || s.CIDR != o.q.Range.CIDR {
-		return nil
-	}
-	v := k.view()
-	for _, t := range s.Trying { // the store may have it by now
-		for _, off := range t.Offsets() {
-			v.own[off] = pool.Entry{}
-		}
-	}
-	return v
+	return err
 }
 
 const (
@@ -142,12 +115,12 @@ func (o *operation) size() int {
 // pick chooses offsets for the next claim. If there is none it frees what is kept for an owner that has gone, and says by ErrConflict that
 // it did: the caller reads the pool again.
 func (o *operation) pick(ctx context.Context, v *view, size int) (offsets []uint64, scarce bool, err error) {
-	if o.q.Wanted.IsValid() {
-		offsets, err = o.chooseWanted(v)
+	if c := o.chooser(v); o.q.Wanted.IsValid() {
+		offsets, err = c.wanted()
 	} else {
-		offsets, scarce, err = o.chooseBlock(v, size, o.file.state.Node)
+		offsets, scarce, err = c.block(size)
 	}
-	if !errors.As(err, new(*FullError)) {
+	if v.cached != "" || !errors.As(err, new(*FullError)) {
 		return offsets, scarce, err
 	}
 	if freed, ferr := o.freeGone(ctx, v); ferr != nil {
@@ -158,153 +131,12 @@ func (o *operation) pick(ctx context.Context, v *view, size int) (offsets []uint
 	return nil, scarce, err
 }
 
-// claimBlock claims addresses that seem to be free. in is the range that the object must have, or empty if it was read.
-func (o *operation) claimBlock(ctx context.Context, offsets []uint64, scarce bool, in string) error {
-	claim := blocks.Claim{ID: o.newID(o.file.state.Node), Runs: blocks.Runs(offsets)}
-	change := pool.Change{Add: map[uint64]pool.Entry{}, Range: in}
+// claimBlock claims addresses that seem to be free.
+func (o *operation) claimBlock(ctx context.Context, v *view, offsets []uint64, scarce bool) error {
+	claim := blocks.Claim{ID: newID(o.c.Node, o.file.state.Node), Runs: blocks.Runs(offsets)}
+	change := pool.Change{Add: map[uint64]pool.Entry{}, Range: v.cached}
 	for _, off := range offsets {
 		change.Add[off] = pool.Entry{ID: claim.ID}
 	}
 	return o.try(ctx, claim, change, func(s *blocks.State) { s.Scarce, s.Claimed = scarce, o.c.now().Unix() })
 }
-
-// try takes a claim through its states: trying, the request, and usable if the store has it. docs/adr/0040-cluster-addresses.md says what
-// a kill in between leaves.
-func (o *operation) try(ctx context.Context, claim blocks.Claim, change pool.Change, note func(s *blocks.State)) error {
-	err := o.file.updateState(ctx, func(s *blocks.State) {
-		if len(claim.Runs) > 0 {
-			s.Try(claim)
-		}
-		note(s)
-	})
-	if err != nil {
-		return err
-	}
-	var obj *pool.Object
-	if !change.Empty() {
-		obj, err = o.pools.change(ctx, o.q.Pool, change)
-	}
-	if errors.Is(err, ErrConflict) { // certainly not there
-		return errors.Join(err, o.file.updateState(ctx, func(s *blocks.State) { s.Refuse(claim.ID) }))
-	}
-	if err != nil { // it may arrive yet
-		return err
-	}
-	return o.confirm(ctx, obj)
-}
-
-// confirm makes claims usable that the store has. obj is the pool as a change has left it, or nil. With enable_overlapping_ranges the claims
-// go into every pool of the network that has the addresses too, and the node looks after it has claimed: of two nodes that claim one
-// address in two pools at a time, at least one sees the other, and lets go.
-func (o *operation) confirm(ctx context.Context, obj *pool.Object) error {
-	if obj != nil && o.pools.knownNotOverlapping(obj.UID) {
-		own, err := checked(obj, o.q.Range.CIDR)
-		if err != nil {
-			return err
-		}
-		o.pools.cache.cachePool(obj, own, o.c.now())
-		o.pools.cache.save()
-		return o.commit(ctx, own, nil, nil)
-	}
-	var own, lost map[uint64]pool.Entry
-	var others []overlap
-	err := o.c.retry(ctx, func() (err error) {
-		if own, others, err = o.pools.listOverlaps(ctx); err == nil {
-			lost, err = o.mirror(ctx, own, others)
-		}
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("confirm addresses of pool %s: %w", o.q.Pool, err)
-	}
-	return o.commit(ctx, own, others, lost)
-}
-
-// mirror enters the node's claims into the other pools. It returns the addresses that others have there.
-func (o *operation) mirror(ctx context.Context, own map[uint64]pool.Entry, others []overlap) (map[uint64]pool.Entry, error) {
-	lost := map[uint64]pool.Entry{}
-	for _, other := range others {
-		change := pool.Change{Add: map[uint64]pool.Entry{}, Replace: map[uint64][2]pool.Entry{}}
-		for _, claim := range slices.Concat(o.file.state.Claims, o.file.state.Trying) {
-			want := pool.Entry{ID: pool.MirrorID(claim.ID)}
-			for _, off := range claim.Offsets() {
-				there, ok := translate(o.q.Range.CIDR, off, other.cidr)
-				if !ok || own[off].ID != claim.ID {
-					continue
-				}
-				switch e, taken := other.taken[there]; {
-				case !taken:
-					change.Add[there] = want
-				case e != want && (o.c.ownMirror(e) || mirrors(e, claim.Hold)):
-					change.Replace[there] = [2]pool.Entry{e, want}
-				case e != want:
-					lost[off] = e
-				}
-			}
-		}
-		if !change.Empty() {
-			if _, err := o.pools.change(ctx, other.name, change); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return lost, nil
-}
-
-// commit makes the claims usable that the pool has, but not what another has in a pool that overlaps. own is nil if nothing is known of the
-// pool.
-func (o *operation) commit(ctx context.Context, own map[uint64]pool.Entry, others []overlap, lost map[uint64]pool.Entry) error {
-	var names []string
-	for _, other := range others {
-		names = append(names, other.name)
-	}
-	err := o.file.updateAll(ctx, func(s *blocks.State) {
-		if own != nil {
-			o.dropLost(s, own)
-		}
-		if removed := s.Confirm(own, names); removed > 0 {
-			o.c.Log.Warn("entries of this node were removed from the pool", log.String("pool", o.q.Pool), log.Int("addresses", removed))
-		}
-		for off, e := range lost {
-			if u, used := s.Used[off]; used {
-				a, _ := pool.Addr(o.q.Range.CIDR, off)
-				o.c.Log.Error("an address of this node is taken in an overlapping pool too", log.Stringer(log.KeyAddress, a),
-					log.String(log.KeyContainerID, u.ContainerID), log.String("by", e.Holder()))
-				delete(lost, off)
-			}
-		}
-		s.GiveBack(slices.Collect(maps.Keys(lost)))
-	})
-	if err != nil {
-		return err
-	}
-	return o.give(ctx)
-}
-
-// dropLost takes addresses out of use that the store does not have for this node any more. A pod that has one keeps it: the node
-// cannot take it away, and another may have it now.
-func (o *operation) dropLost(s *blocks.State, taken map[uint64]pool.Entry) {
-	var lost []uint64
-	for _, claim := range s.Claims {
-		for _, off := range claim.Offsets() {
-			if taken[off].ID == claim.ID {
-				continue
-			}
-			lost = append(lost, off)
-			if u, used := s.Used[off]; used {
-				a, _ := pool.Addr(s.CIDR, off)
-				o.c.Log.Error("the pool gave an address away that a container of this node has", log.String("pool", s.Pool),
-					log.Stringer(log.KeyAddress, a), log.String(log.KeyContainerID, u.ContainerID), log.String("now", taken[off].Holder()))
-			}
-		}
-	}
-	s.Drop(lost)
-}
-
-// newID returns the ID of the next claim. Every claim has another one: an answer to an older request, which may arrive at
-// any time, fits no newer claim.
-func (o *operation) newID(node string) string {
-	return pool.NodeID{Node: node, Machine: o.c.Node.Machine, Boot: o.c.Node.Boot, Nonce: nonce()}.String()
-}
-
-func nonce() string { return fmt.Sprintf("%012x", rand.Uint64()&(1<<48-1)) }

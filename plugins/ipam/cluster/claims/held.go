@@ -123,3 +123,34 @@ func (o *operation) spareOne(ctx context.Context, full error) error {
 	}
 	return full
 }
+
+// releaseHeld tells the store that no pod of this node has the addresses any more that it keeps for their owners. A call that was killed
+// may have left some that no pod has taken.
+func (o *operation) releaseHeld(ctx context.Context) error {
+	return o.c.retry(ctx, func() error {
+		if err := o.file.updateAll(ctx, (*blocks.State).RestIdle); err != nil {
+			return err
+		}
+		resting := slices.Clone(o.file.state.Resting)
+		if len(resting) == 0 {
+			return nil
+		}
+		_, taken, err := o.pools.read(ctx)
+		if err != nil {
+			return err
+		}
+		change := pool.Change{Replace: map[uint64][2]pool.Entry{}}
+		for _, claim := range resting {
+			if hasEntry(taken, claim) {
+				change.Replace[claim.Runs[0][0]] = [2]pool.Entry{{ID: claim.ID}, AtRest(pool.Hold{Owner: claim.Hold})}
+			}
+		}
+		if !change.Empty() {
+			_, err = o.pools.change(ctx, o.q.Pool, change)
+		}
+		if err != nil {
+			return err
+		}
+		return o.file.updateState(ctx, func(s *blocks.State) { s.Forget(resting) })
+	})
+}

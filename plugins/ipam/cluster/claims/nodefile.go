@@ -4,7 +4,10 @@ package claims
 
 import (
 	"context"
+	"encoding/json"
+	"os"
 
+	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
 )
 
@@ -38,6 +41,11 @@ func (n *nodeFile) updateAll(ctx context.Context, change func(s *blocks.State)) 
 	})
 }
 
+// setScarce notes whether addresses are scarce.
+func (n *nodeFile) setScarce(ctx context.Context, scarce bool) error {
+	return n.updateState(ctx, func(s *blocks.State) { s.Scarce = scarce })
+}
+
 // with does work while the file is locked. all is for what needs the uses of all attachments.
 func (n *nodeFile) with(ctx context.Context, all bool, work func(f *blocks.File) error) error {
 	var f *blocks.File
@@ -56,7 +64,19 @@ func (n *nodeFile) with(ctx context.Context, all bool, work func(f *blocks.File)
 	return err
 }
 
-// setScarce notes whether addresses are scarce.
-func (n *nodeFile) setScarce(ctx context.Context, scarce bool) error {
-	return n.updateState(ctx, func(s *blocks.State) { s.Scarce = scarce })
+// readJSON reads a file beside the node's that may be missing.
+func readJSON(path string, into any) bool {
+	text, err := os.ReadFile(path)
+	return err == nil && json.Unmarshal(text, into) == nil
+}
+
+// writeJSON removes a file that it cannot write: no content is better than an old one.
+func writeJSON(path string, content any) {
+	text, err := json.Marshal(content)
+	if err == nil {
+		err = file.Write(path, text, file.Options{})
+	}
+	if err != nil {
+		_ = os.Remove(path)
+	}
 }

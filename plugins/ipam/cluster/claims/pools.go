@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
@@ -25,6 +27,7 @@ type view struct {
 	nodes     map[string]bool       // pool.Nodes of it
 	elsewhere map[uint64]pool.Entry // what others have in pools that overlap, and what is reserved, by the offsets of this pool
 	overlaps  []overlap
+	cached    string // the range that the pool's object had, if this is from the cache
 }
 
 // overlap is another pool that has some of the addresses.
@@ -32,17 +35,6 @@ type overlap struct {
 	name  string
 	cidr  netip.Prefix
 	taken map[uint64]pool.Entry
-}
-
-// change changes a pool, and returns it as it is then.
-func (p *pools) change(ctx context.Context, name string, change pool.Change) (*pool.Object, error) {
-	if err := p.c.waitBackoff(ctx, name); err != nil {
-		return nil, err
-	}
-	begin := p.c.now()
-	obj, err := p.c.Store.Change(ctx, name, change)
-	p.c.recordLatency(name, p.c.now().Sub(begin))
-	return obj, err
 }
 
 // read returns the pool, which it makes if there is none, and its allocations.
@@ -61,6 +53,31 @@ func (p *pools) read(ctx context.Context) (*pool.Object, map[uint64]pool.Entry, 
 	}
 	taken, err := checked(obj, p.q.Range.CIDR)
 	return obj, taken, err
+}
+
+// cachedView returns the pool as the cache has it, or nil if the pool has to be read before a claim. s is the node's file.
+func (p *pools) cachedView(s *blocks.State) *view {
+	k := &p.cache
+	if p.q.Hold != "" || p.q.Wanted.IsValid() || k.UID == "" || k.Range == "" || !p.c.within(k.Seen, freshFor) || !p.knownNotOverlapping(k.UID) ||
+		p.q.Overlapping && !p.c.within(k.ReservedSeen, aloneFor) || !s.Current(p.c.Node) || s.CIDR != p.q.Range.CIDR {
+		return nil
+	}
+	v := &view{own: map[uint64]pool.Entry{}, nodes: map[string]bool{}, elsewhere: k.reserved(), cached: k.Range}
+	for _, c := range append(s.Trying, blocks.Claim{Runs: k.Taken}) { // the store may have by now what was asked for
+		for _, off := range c.Offsets() {
+			v.own[off] = pool.Entry{}
+		}
+	}
+	for _, n := range k.Nodes {
+		v.nodes[n] = true
+	}
+	return v
+}
+
+// dropView has the next claim read the pool.
+func (p *pools) dropView() {
+	p.cache.Seen = time.Time{}
+	p.cache.save()
 }
 
 // readAll reads the pool, those that overlap unless the node knows that there are none, and the reservations.
@@ -233,4 +250,67 @@ func checked(obj *pool.Object, cidr netip.Prefix) (map[uint64]pool.Entry, error)
 		return nil, &ObjectError{err}
 	}
 	return taken, nil
+}
+
+const (
+	// freshFor is how old the cache of a pool may be for a claim that does not read the pool before.
+	freshFor = 10 * time.Second
+	// aloneFor is for how long a pool counts as one that no other overlaps, after none did. Another node that makes one later enters
+	// its claims into this pool too; whereabouts does not.
+	aloneFor = 30 * time.Second
+	// deadPause is how often a node asks whether others are gone.
+	deadPause = 5 * time.Second
+)
+
+// cache is what a node has seen of a pool, in a file. It saves requests. What it says of free addresses may be wrong: a claim of one that
+// is taken changes nothing. What it says of overlapping pools holds, see docs/adr/0040-cluster-addresses.md. Its users have the lock of
+// the pool's claims.
+type cache struct {
+	path string
+
+	Boot string `json:"boot"` // of the node
+	UID  string `json:"uid"`  // of the pool's object, or empty: nothing was seen
+
+	// Range is the object's, as it has it. A claim from the cache asks for it: in another range an offset is another address.
+	Range string `json:"range"`
+
+	Seen  time.Time   `json:"seen"`  // when the pool was as below
+	Taken [][2]uint64 `json:"taken"` // first and last offset
+	Nodes []string    `json:"nodes"` // of pool.Nodes
+
+	Alone time.Time `json:"alone"` // when no pool overlapped, and the pool was there
+	// Reserved are offsets that whereabouts had reserved for pods at a time. See pools.reserved.
+	Reserved     map[uint64]string `json:"reserved,omitempty"`
+	ReservedSeen time.Time         `json:"reservedSeen"`
+
+	LookedForDead time.Time `json:"lookedForDead"`
+}
+
+// load reads the file. One that cannot be read, or that is of another boot, is an empty cache.
+func (k *cache) load() {
+	seen := cache{path: k.path}
+	if readJSON(k.path, &seen) && seen.Boot == k.Boot {
+		*k = seen
+	}
+}
+
+// save writes the file. Without it the next claim asks more.
+func (k *cache) save() { writeJSON(k.path, k) }
+
+// cachePool notes how a pool is. The caller saves the cache.
+func (k *cache) cachePool(obj *pool.Object, taken map[uint64]pool.Entry, now time.Time) {
+	if k.UID != obj.UID {
+		*k = cache{path: k.path, Boot: k.Boot, UID: obj.UID, LookedForDead: k.LookedForDead}
+	}
+	k.Range, k.Seen = obj.Range, now
+	k.Taken, k.Nodes = blocks.Runs(slices.Collect(maps.Keys(taken))), slices.Sorted(maps.Keys(pool.Nodes(taken)))
+}
+
+// reserved returns the reservations as entries.
+func (k *cache) reserved() map[uint64]pool.Entry {
+	out := make(map[uint64]pool.Entry, len(k.Reserved))
+	for off, podRef := range k.Reserved {
+		out[off] = pool.Entry{PodRef: podRef}
+	}
+	return out
 }

@@ -34,7 +34,7 @@ func (o *operation) reconcile(ctx context.Context, v *view) error {
 	}
 	arrived := false
 	err := o.file.updateAll(ctx, func(s *blocks.State) {
-		o.dropLost(s, v.own)
+		dropLost(o.c.Log, s, v.own)
 		s.Forget(slices.DeleteFunc(slices.Clone(s.Resting), func(c blocks.Claim) bool { return hasEntry(v.own, c) }))
 		arrived = slices.ContainsFunc(s.Trying, func(c blocks.Claim) bool { return hasEntry(v.own, c) })
 	})
@@ -42,7 +42,7 @@ func (o *operation) reconcile(ctx context.Context, v *view) error {
 		return err
 	}
 	// A request of an earlier boot may have arrived since this one began.
-	renamed, change := o.rename(v.own, s.Node, func(id pool.NodeID, _ string) bool { return o.earlier(id, s.Node) })
+	renamed, change := rename(o.c.Node, s.Node, v.own, func(id pool.NodeID, _ string) bool { return earlier(o.c.Node, s.Node, id) })
 	switch {
 	case !change.Empty():
 		err = o.try(ctx, renamed, change, func(*blocks.State) {})
@@ -84,7 +84,7 @@ func (o *operation) reboot(ctx context.Context, v *view) error {
 		again = true
 		err = o.file.updateAll(ctx, func(s *blocks.State) {
 			mine := o.idsInFile(s, name)
-			renamed, change = o.rename(v.own, name, func(id pool.NodeID, text string) bool { return mine[text] || o.earlier(id, name) })
+			renamed, change = rename(o.c.Node, name, v.own, func(id pool.NodeID, text string) bool { return mine[text] || earlier(o.c.Node, name, id) })
 			if len(renamed.Runs) > 0 {
 				s.Machine = o.c.Node.Machine
 				s.Try(renamed)
@@ -116,15 +116,15 @@ func (o *operation) reboot(ctx context.Context, v *view) error {
 
 // rename returns a change that gives the chosen entries an ID of this boot, and the claim with that ID. What pods of an earlier boot had
 // for an owner is the owner's again.
-func (o *operation) rename(taken map[uint64]pool.Entry, name string, chosen func(id pool.NodeID, text string) bool) (blocks.Claim, pool.Change) {
-	claim, change := blocks.Claim{ID: o.newID(name)}, pool.Change{Replace: map[uint64][2]pool.Entry{}}
+func rename(node blocks.Node, name string, taken map[uint64]pool.Entry, chosen func(id pool.NodeID, text string) bool) (blocks.Claim, pool.Change) {
+	claim, change := blocks.Claim{ID: newID(node, name)}, pool.Change{Replace: map[uint64][2]pool.Entry{}}
 	var offsets []uint64
 	for off, e := range taken {
 		if id, ok := pool.ParseNodeID(e.ID); ok && chosen(id, e.ID) {
 			change.Replace[off] = [2]pool.Entry{e, {ID: claim.ID}}
 			offsets = append(offsets, off)
 		}
-		if h, ok := pool.ParseHold(e.ID); ok && h.Taken() && o.earlier(h.Node, name) { // no pod of then has it
+		if h, ok := pool.ParseHold(e.ID); ok && h.Taken() && earlier(node, name, h.Node) { // no pod of then has it
 			change.Replace[off] = [2]pool.Entry{e, AtRest(h)}
 		}
 	}
@@ -133,8 +133,8 @@ func (o *operation) rename(taken map[uint64]pool.Entry, name string, chosen func
 }
 
 // earlier reports whether this machine made the entry in an earlier boot, for the pool that has it.
-func (o *operation) earlier(id pool.NodeID, name string) bool {
-	return id.Node == name && id.Machine == o.c.Node.Machine && id.Boot != o.c.Node.Boot && !id.IsMirror()
+func earlier(node blocks.Node, name string, id pool.NodeID) bool {
+	return id.Node == name && id.Machine == node.Machine && id.Boot != node.Boot && !id.IsMirror()
 }
 
 // idsInFile returns the IDs of the file, if it is this machine's. Another machine's is emptied: the disk was moved or copied.

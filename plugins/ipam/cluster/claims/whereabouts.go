@@ -62,7 +62,7 @@ func (x *exchange) importOnce(ctx context.Context, chosen func(e pool.Entry) boo
 	if err := o.reconcile(ctx, v); err != nil {
 		return 0, nil, err
 	}
-	id, change := o.newID(o.file.state.Node), pool.Change{Replace: map[uint64][2]pool.Entry{}}
+	id, change := newID(o.c.Node, o.file.state.Node), pool.Change{Replace: map[uint64][2]pool.Entry{}}
 	for off, e := range v.own {
 		if _, node := pool.ParseNodeID(e.ID); !node && chosen(e) {
 			change.Replace[off] = [2]pool.Entry{e, {ID: id}}
