@@ -93,7 +93,7 @@ func (p *plugin) call(c *conf.Config, a *cniskel.Args) *call {
 	return &call{plugin: p, c: c, a: a, node: p.Node(c.ConfPath, c.DataDir)}
 }
 
-// add returns an address of each range, and behind those the addresses that no pool has. On any error it gives back
+// add returns an address of each range, and after those the addresses that no pool has. On any error it gives back
 // what this call took.
 func (p *plugin) add(ctx context.Context, a *cniskel.Args) (res types.Result, err error) {
 	c, err := conf.Load(a)
@@ -163,7 +163,8 @@ func (l *call) of(ctx context.Context, i int, wanted netip.Addr, owner claims.Ow
 	return nil, a, false, cnierr.Wrap(cnierr.CodeTryAgain, err, "the slices of nodes change")
 }
 
-// hasNothing has the DEL behind an ADD that failed not look for what whereabouts may have allocated: it would ask the store, or wait for it.
+// hasNothing notes that whereabouts has allocated nothing for the attachment, so that the DEL after an ADD that failed does not ask the
+// store for it, or wait for it.
 func (l *call) hasNothing(ctx context.Context) {
 	if l.c.NodeSliceSize != "" || len(l.c.Ranges) == 0 {
 		return

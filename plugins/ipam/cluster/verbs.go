@@ -71,7 +71,8 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 }
 
 // forget has the store release what whereabouts allocated for the attachment. The node's file has that first, so it is done later if the
-// store does not answer now. Calls at a time take turns: the first has the store release what all of them have noted.
+// store does not answer now. Of calls at a time one goes after the other, and the first has the store release what all of
+// them have noted.
 func (l *call) forget(ctx context.Context, t *target) error {
 	owed := blocks.Owed{ContainerID: l.a.ContainerID, IfName: l.a.IfName}
 	f, err := l.open(ctx, l.c.Backend, t.q.Pool)
@@ -84,10 +85,10 @@ func (l *call) forget(ctx context.Context, t *target) error {
 	if err != nil {
 		return err
 	}
-	turn, err := file.AcquireLock(ctx, filepath.Join(l.c.DataDir, l.c.Backend, t.q.Pool+".forget"))
+	lock, err := file.AcquireLock(ctx, filepath.Join(l.c.DataDir, l.c.Backend, t.q.Pool+".forget"))
 	if err == nil {
 		err = l.forgetNoted(ctx, t, owed)
-		_ = turn.Close()
+		_ = lock.Close()
 	}
 	if err != nil {
 		return errors.Join(err, l.Store.Keep(l.job(t)))
@@ -95,7 +96,7 @@ func (l *call) forget(ctx context.Context, t *target) error {
 	return nil
 }
 
-// forgetNoted is forget for the call whose turn it is. It returns an error if the release stays noted.
+// forgetNoted is forget for the call that has the lock. It returns an error if the release stays noted.
 func (l *call) forgetNoted(ctx context.Context, t *target, owed blocks.Owed) error {
 	f, err := l.open(ctx, l.c.Backend, t.q.Pool)
 	if err != nil {
@@ -321,11 +322,11 @@ func (l *call) slice(ctx context.Context, i int, t *target) error {
 	if !ok {
 		j := l.job(t)
 		j.SlicePool = name
-		said, err := l.Store.Slice(ctx, j)
+		slice, err := l.Store.Slice(ctx, j)
 		if err != nil {
 			return l.coded(t, err)
 		}
-		rest = said
+		rest = slice
 		if err := os.MkdirAll(filepath.Dir(note), 0o700); err == nil {
 			_ = os.WriteFile(note, []byte(stamp+" "+rest+"\n"), 0o600)
 		}

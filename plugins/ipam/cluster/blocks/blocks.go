@@ -39,7 +39,7 @@ type State struct {
 	Claimed int64 `json:"claimed,omitempty"` // when a block was claimed last, in seconds since 1970
 	Touched int64 `json:"touched,omitempty"` // when an ADD or DEL changed the file last, in milliseconds since 1970
 
-	Scarce bool  `json:"scarce,omitempty"` // at the last look the pool had few free addresses
+	Scarce bool  `json:"scarce,omitempty"` // the pool had few free addresses when it was read last
 	After  int64 `json:"after,omitempty"`  // seconds since 1970; no upkeep before
 	Fails  int   `json:"fails,omitempty"`  // of upkeep, in a row
 
@@ -64,7 +64,7 @@ type Owed struct {
 	IfName      string `json:"ifname"`
 }
 
-// Current reports whether the file is of this machine and boot. If not, its claims count only after a look at the store.
+// Current reports whether the file is of this machine and boot. If not, its claims count only after the pool was read.
 func (s *State) Current(n Node) bool {
 	return s.Machine == n.Machine && s.Boot == n.Boot && s.Node != ""
 }
@@ -86,8 +86,8 @@ func (s *State) Owns(off uint64) (Claim, bool) {
 	return Claim{}, false
 }
 
-// Next returns the offset that an ADD without a wish gets: the first unused one behind the last, so that an address
-// rests before it is used again, or the lowest if the range wants that.
+// Next returns the offset that an ADD without a wish gets: the first unused one after the last, so that an address
+// is not used again at once, or the lowest if the range wants that.
 func (s *State) Next(r *pool.Range) (uint64, bool) {
 	free := s.Spare(r)
 	if len(free) == 0 {
@@ -236,12 +236,12 @@ func (s *State) Released(containerID, ifName string) bool {
 	return slices.Contains(s.Gone, hash(containerID+"/"+ifName))
 }
 
-// tryFor is for how many seconds upkeep looks whether a request without an answer has arrived.
+// tryFor is for how many seconds upkeep reads the pool to see whether a request without an answer has arrived.
 const tryFor = 60
 
 // Due reports whether upkeep has something to do, at a time in seconds since 1970.
 func (s *State) Due(r *pool.Range, blockSize int, now int64) bool {
-	if now < s.After && (s.Fails > 0 || !s.Idle()) { // the successor of a pod waits for what rests
+	if now < s.After && (s.Fails > 0 || !s.Idle()) { // the successor of a pod waits for its address
 		return false
 	}
 	unused := len(s.Unused())

@@ -46,7 +46,7 @@ func (o *operation) ensure(ctx context.Context) error {
 	return nil
 }
 
-// has reports whether the node has what is wanted, as of the last look at its file.
+// has reports whether the node has what is wanted, as its file was when it was last read.
 func (o *operation) has() bool {
 	s := &o.file.state
 	switch {

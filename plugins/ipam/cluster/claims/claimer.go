@@ -77,7 +77,7 @@ type operation struct {
 	pools pools
 }
 
-// operation begins without a look at any file.
+// operation has read nothing yet.
 func (c *Claimer) operation(q *Request) *operation {
 	return &operation{
 		c: c, q: q, file: nodeFile{dir: c.Dir, place: c.Store.Place(), pool: q.Pool},

@@ -148,7 +148,7 @@ func (s fleetStore) Change(_ context.Context, name string, c pool.Change) (after
 	if s.f.patch > 0 {
 		s.f.requests++
 		s.f.kinds["Change"]++
-		if !s.f.contend(func() bool { o := s.f.w.pools[name]; return o != nil && c.Apply(maps.Clone(o.Allocations)) }) {
+		if !s.f.contend(func() bool { o := s.f.w.pools[name]; return o != nil && apply(&c, maps.Clone(o.Allocations)) }) {
 			return nil, ErrUnavailable
 		}
 	} else {
@@ -161,7 +161,7 @@ func (s fleetStore) Change(_ context.Context, name string, c pool.Change) (after
 		}()
 	}
 	o := s.f.w.pools[name]
-	if o == nil || !c.Apply(o.Allocations) {
+	if o == nil || !apply(&c, o.Allocations) {
 		s.f.conflict++
 		return nil, ErrConflict
 	}

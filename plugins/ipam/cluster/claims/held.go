@@ -76,7 +76,7 @@ func sameObject(a, b string) bool {
 func (o *operation) attach(ctx context.Context, off uint64, old pool.Hold) error {
 	s := &o.file.state
 	here := pool.NodeID{Node: s.Node, Machine: o.c.Node.Machine, Boot: o.c.Node.Boot}
-	// What rests here is taken back under another ID: the request to let it rest may be under way.
+	// What this node was giving back to the owner is taken again under another ID, because the request for that may be under way.
 	resting := slices.ContainsFunc(s.Resting, func(r blocks.Claim) bool { return r.ID == old.String() })
 	if old.Taken() && !resting && (old.Node.Machine != here.Machine || old.Node.Boot == here.Boot) {
 		dead, err := o.c.IsDead(ctx, old.Node)

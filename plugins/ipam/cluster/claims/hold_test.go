@@ -80,7 +80,7 @@ type heldBack struct {
 }
 
 func (s heldBack) Change(_ context.Context, name string, c pool.Change) (*pool.Object, error) {
-	*s.late = append(*s.late, func() { c.Apply(s.w.pools[name].Allocations) })
+	*s.late = append(*s.late, func() { apply(&c, s.w.pools[name].Allocations) })
 	return nil, ErrUnavailable
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// keepFirst is how soon after its last ADD or DEL a node that has unused addresses looks whether they are scarce by now.
+	// keepFirst is how soon after its last ADD or DEL a node that has unused addresses reads the pool to see whether they are scarce by now.
 	// The pause doubles up to keepShort in a pool that is more than half taken, and to keepLong in others.
 	keepFirst = idle
 	keepShort = 20 * time.Second
@@ -19,7 +19,7 @@ const (
 )
 
 // Keep stays while the node has unused addresses of a pool, and gives them back once they are scarce: a node without an ADD would
-// not notice otherwise. It also carries out what the store could not be told. One caller of a node does it; another returns at once.
+// not notice otherwise. It also carries out what the store could not do before. One caller of a node does it; another returns at once.
 func (c *Claimer) Keep(ctx context.Context, q *Request) error {
 	only := file.TryLock(c.path(q.Pool, "keep"))
 	if only == nil {

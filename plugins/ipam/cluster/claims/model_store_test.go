@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
@@ -81,7 +84,7 @@ func (w *world) create(name, cidr string) {
 func (s *modelStore) Change(_ context.Context, name string, c pool.Change) (after *pool.Object, err error) {
 	err = s.do(func() error {
 		o := s.w.pools[name]
-		if o == nil || c.Range != "" && c.Range != o.Range || !c.Apply(o.Allocations) {
+		if o == nil || c.Range != "" && c.Range != o.Range || !apply(&c, o.Allocations) {
 			return ErrConflict
 		}
 		s.w.version[name]++
@@ -144,4 +147,56 @@ func (s *modelStore) Unreserve(_ context.Context, pods map[string]string) error 
 		maps.DeleteFunc(s.w.reservations, func(name, podRef string) bool { return pods[name] == podRef })
 		return nil
 	})
+}
+
+// apply makes the change in memory. It reports false, and changes nothing, if a condition does not hold.
+func apply(c *pool.Change, allocations map[string]pool.Entry) bool {
+	for off := range c.Add {
+		if _, ok := allocations[pool.Key(off)]; ok {
+			return false
+		}
+	}
+	for off, e := range c.Remove {
+		if have, ok := allocations[pool.Key(off)]; !ok || have != e {
+			return false
+		}
+	}
+	for off, e := range c.Replace {
+		if have, ok := allocations[pool.Key(off)]; !ok || have != e[0] {
+			return false
+		}
+	}
+	for off := range c.Remove {
+		delete(allocations, pool.Key(off))
+	}
+	for off, e := range c.Add {
+		allocations[pool.Key(off)] = e
+	}
+	for off, e := range c.Replace {
+		allocations[pool.Key(off)] = e[1]
+	}
+	return true
+}
+
+func TestChangeIsWholeOrNothing(t *testing.T) {
+	t.Parallel()
+	a, b := pool.Entry{ID: "a"}, pool.Entry{ID: "b"}
+	have := map[string]pool.Entry{"1": a, "2": b}
+	for _, c := range []pool.Change{
+		{Add: map[uint64]pool.Entry{3: a, 2: a}},
+		{Add: map[uint64]pool.Entry{3: a}, Remove: map[uint64]pool.Entry{1: b}},
+		{Add: map[uint64]pool.Entry{3: a}, Remove: map[uint64]pool.Entry{4: b}},
+		{Add: map[uint64]pool.Entry{3: a}, Replace: map[uint64][2]pool.Entry{1: {b, a}}},
+	} {
+		if apply(&c, have) || len(have) != 2 {
+			t.Errorf("%+v: %v", c, have)
+		}
+	}
+	c := pool.Change{Add: map[uint64]pool.Entry{3: a}, Remove: map[uint64]pool.Entry{1: a}, Replace: map[uint64][2]pool.Entry{2: {b, a}}}
+	if !apply(&c, have) {
+		t.Error("refused")
+	}
+	if diff := cmp.Diff(map[string]pool.Entry{"2": a, "3": a}, have); diff != "" {
+		t.Error(diff)
+	}
 }

@@ -11,16 +11,16 @@ import (
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
 )
 
-// nodeFile is the node's file of the pool. It is open for the moment of a look or of a change only, and never while the store is asked,
-// because ADD and DEL need it. They change who uses which address, and what is kept for an owner. Everything else in it changes only
-// under the lock of the pool's claims, so the state of the last look holds for the rest of the operation.
+// nodeFile is the node's file of the pool. It is open only while it is read or changed, and never while the store is asked, because
+// ADD and DEL need it. They change who uses which address, and what is kept for an owner. Everything else in it changes only under the
+// lock of the pool's claims, so the rest of an operation can rely on state.
 type nodeFile struct {
 	dir, place, pool string
 
-	state blocks.State // at the last look
+	state blocks.State // when it was last read or changed
 }
 
-// load looks at the file without the uses of its attachments.
+// load reads the file without the uses of its attachments.
 func (n *nodeFile) load(ctx context.Context) error {
 	return n.with(ctx, false, func(*blocks.File) error { return nil })
 }

@@ -186,7 +186,7 @@ func (p *pools) sameNetwork(ctx context.Context, obj *pool.Object, nodes *map[st
 	return (*nodes)[node], nil
 }
 
-// knownNotOverlapping reports whether no pool overlaps with the one of this UID, as a look not long ago has shown.
+// knownNotOverlapping reports whether no pool overlaps with the one of this UID, as far as it was seen not long ago.
 func (p *pools) knownNotOverlapping(uid string) bool {
 	return !p.q.Overlapping || uid != "" && p.cache.UID == uid && p.c.within(p.cache.Alone, aloneFor)
 }

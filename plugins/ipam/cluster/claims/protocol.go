@@ -47,8 +47,8 @@ func (o *operation) try(ctx context.Context, claim blocks.Claim, change pool.Cha
 }
 
 // confirm makes claims usable that the store has. obj is the pool as a change has left it, or nil. With enable_overlapping_ranges the claims
-// go into every pool of the network that has the addresses too, and the node looks after it has claimed: of two nodes that claim one
-// address in two pools at a time, at least one sees the other, and lets go.
+// go into every pool of the network that has the addresses too, and the node reads them after it has claimed. So of two nodes that
+// claim one address in two pools at a time, at least one sees the other, and gives the address up.
 func (o *operation) confirm(ctx context.Context, obj *pool.Object) error {
 	if obj != nil && o.pools.knownNotOverlapping(obj.UID) {
 		own, err := checked(obj, o.q.Range.CIDR)

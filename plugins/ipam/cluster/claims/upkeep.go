@@ -22,7 +22,7 @@ const (
 
 // Upkeep does what no call waits for: it claims ahead of need, gives back what is too much, and carries out releases
 // that wait for the store. One process of a node does it at a time. Another returns at once, unless an address of an owner is released: the
-// first may have looked before that, and the pod's successor waits for it.
+// first may have read the file before that, and the pod's successor waits for it.
 func (c *Claimer) Upkeep(ctx context.Context, q *Request) error {
 	only, err := c.lockUpkeep(ctx, q)
 	if only == nil || err != nil {

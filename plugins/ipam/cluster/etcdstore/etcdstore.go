@@ -58,7 +58,7 @@ func Open(ctx context.Context, c *conf.EtcdConfig) (*Store, error) {
 	}
 	client, err := clientv3.New(cfg)
 	if err != nil {
-		return nil, told(err)
+		return nil, kindOf(err)
 	}
 	return &Store{client: client}, nil
 }
@@ -100,7 +100,7 @@ func (s *Store) Get(ctx context.Context, name string) (*pool.Object, error) {
 	s.Calls++
 	res, err := s.client.Txn(ctx).Then(clientv3.OpGet(poolPrefix+name), clientv3.OpGet(entryPrefix+name+"/", clientv3.WithPrefix())).Commit()
 	if err != nil {
-		return nil, told(err)
+		return nil, kindOf(err)
 	}
 	head, entries := res.Responses[0].GetResponseRange(), res.Responses[1].GetResponseRange()
 	if len(head.Kvs) == 0 {
@@ -122,7 +122,7 @@ func (s *Store) List(ctx context.Context) ([]pool.Object, error) {
 	s.Calls++
 	res, err := s.client.Txn(ctx).Then(clientv3.OpGet(poolPrefix, clientv3.WithPrefix()), clientv3.OpGet(entryPrefix, clientv3.WithPrefix())).Commit()
 	if err != nil {
-		return nil, told(err)
+		return nil, kindOf(err)
 	}
 	var out []pool.Object
 	at := map[string]int{}
@@ -158,7 +158,7 @@ func (s *Store) Create(ctx context.Context, name, cidr string) error {
 	s.Calls++
 	key := poolPrefix + name
 	_, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Then(clientv3.OpPut(key, cidr)).Commit()
-	return told(err)
+	return kindOf(err)
 }
 
 // step is one key of a change.
@@ -201,7 +201,7 @@ func (s *Store) commit(ctx context.Context, conditions []clientv3.Cmp, ops []cli
 	if err == nil && !res.Succeeded {
 		return claims.ErrConflict
 	}
-	return told(err)
+	return kindOf(err)
 }
 
 // plan compares values, not revisions: every claim has another ID, so an equal value is the same one.
@@ -257,8 +257,8 @@ func (s *Store) Reserve(context.Context, string, string, string) error { return 
 // Unreserve has nothing to remove.
 func (s *Store) Unreserve(context.Context, map[string]string) error { return nil }
 
-// told gives an error of the client one of the kinds of claims.
-func told(err error) error {
+// kindOf gives an error of the client one of the kinds of claims.
+func kindOf(err error) error {
 	if err == nil {
 		return nil
 	}

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/operator"
-	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
 // networkStatus is where Multus notes the addresses of a pod's networks.
@@ -16,34 +15,11 @@ const networkStatus = "k8s.v1.cni.cncf.io/network-status"
 
 // Pods returns all pods, with the addresses that they report.
 func (s *Store) Pods(ctx context.Context) ([]operator.Pod, error) {
-	var list struct {
-		Items []struct {
-			Metadata struct {
-				pool.Meta
-				Annotations map[string]string `json:"annotations"`
-			} `json:"metadata"`
-			Spec struct {
-				NodeName    string `json:"nodeName"`
-				HostNetwork bool   `json:"hostNetwork"`
-			} `json:"spec"`
-			Status struct {
-				Phase  string `json:"phase"`
-				PodIPs []struct {
-					IP string `json:"ip"`
-				} `json:"podIPs"`
-			} `json:"status"`
-		} `json:"items"`
-	}
-	if err := s.read(ctx, "/api/v1/pods", &list); err != nil {
-		return nil, s.told(err)
-	}
+	pods, err := list[podObject](ctx, s, "/api/v1/pods")
 	var out []operator.Pod
-	for i := range list.Items {
-		p := &list.Items[i]
-		pod := operator.Pod{
-			Ref: p.Metadata.Namespace + "/" + p.Metadata.Name, Node: p.Spec.NodeName,
-			Ended: p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed",
-		}
+	for i := range pods {
+		p := &pods[i]
+		pod := operator.Pod{Ref: p.Metadata.Namespace + "/" + p.Metadata.Name, Node: p.Spec.NodeName, Ended: p.ended()}
 		var texts []string
 		if !p.Spec.HostNetwork {
 			for _, ip := range p.Status.PodIPs {
@@ -66,5 +42,5 @@ func (s *Store) Pods(ctx context.Context) ([]operator.Pod, error) {
 		}
 		out = append(out, pod)
 	}
-	return out, nil
+	return out, err
 }

@@ -102,30 +102,19 @@ func (s *Store) Get(ctx context.Context, name string) (*pool.Object, error) {
 	var o pool.IPPool
 	err := s.read(ctx, s.path(pools, name), &o)
 	if apierrors.IsNotFound(err) {
-		if rerr := s.resourceMissing(err); rerr != nil {
-			return nil, rerr
-		}
-		return nil, nil // no pool is an answer
+		return nil, resourceMissing(err) // no pool is an answer
 	}
-	if err != nil {
-		return nil, s.told(err)
-	}
-	return o.Object(), nil
+	return o.Object(), err
 }
 
 // List returns all pools.
 func (s *Store) List(ctx context.Context) ([]pool.Object, error) {
-	var list struct {
-		Items []pool.IPPool `json:"items"`
-	}
-	if err := s.read(ctx, s.path(pools, ""), &list); err != nil {
-		return nil, s.told(err)
-	}
+	items, err := list[pool.IPPool](ctx, s, s.path(pools, ""))
 	var out []pool.Object
-	for i := range list.Items {
-		out = append(out, *list.Items[i].Object())
+	for i := range items {
+		out = append(out, *items[i].Object())
 	}
-	return out, nil
+	return out, err
 }
 
 // Create makes an empty pool.
@@ -134,7 +123,7 @@ func (s *Store) Create(ctx context.Context, name, cidr string) error {
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
-	return s.told(err)
+	return err
 }
 
 // operation is one of a JSON patch (RFC 6902).
@@ -156,7 +145,7 @@ func (s *Store) Change(ctx context.Context, name string, c pool.Change) (*pool.O
 		return nil, fmt.Errorf("%w: %w", claims.ErrConflict, err)
 	}
 	if err != nil {
-		return nil, s.told(err)
+		return nil, err
 	}
 	var o pool.IPPool
 	if err := json.Unmarshal(text, &o); err != nil { // it was changed, and the caller reads it
@@ -202,7 +191,7 @@ func patch(c pool.Change) []operation {
 func (s *Store) Slice(ctx context.Context, name, node string) (string, error) {
 	var o pool.NodeSlicePool
 	if err := s.read(ctx, s.path("nodeslicepools", name), &o); err != nil {
-		return "", s.told(err)
+		return "", err
 	}
 	for _, a := range o.Status.Allocations {
 		if a.NodeName == node {
@@ -215,24 +204,20 @@ func (s *Store) Slice(ctx context.Context, name, node string) (string, error) {
 // SliceNodes returns the nodes of the cluster, and those that a NodeSlicePool names. A slice of a node that is gone has its
 // pool still.
 func (s *Store) SliceNodes(ctx context.Context) (map[string]bool, error) {
-	var nodes struct {
-		Items []nodeObject `json:"items"`
+	nodes, err := list[nodeObject](ctx, s, nodePath)
+	if err != nil && !apierrors.IsForbidden(err) {
+		return nil, err
 	}
-	var slices struct {
-		Items []pool.NodeSlicePool `json:"items"`
-	}
-	if err := s.read(ctx, nodePath, &nodes); err != nil && !apierrors.IsForbidden(err) {
-		return nil, s.told(err)
-	}
-	if err := s.read(ctx, s.path("nodeslicepools", ""), &slices); err != nil && !apierrors.IsNotFound(err) {
-		return nil, s.told(err)
+	slices, err := list[pool.NodeSlicePool](ctx, s, s.path("nodeslicepools", ""))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, err
 	}
 	out := map[string]bool{}
-	for i := range nodes.Items {
-		out[nodes.Items[i].Metadata.Name] = true
+	for i := range nodes {
+		out[nodes[i].Metadata.Name] = true
 	}
-	for i := range slices.Items {
-		for _, a := range slices.Items[i].Status.Allocations {
+	for i := range slices {
+		for _, a := range slices[i].Status.Allocations {
 			out[a.NodeName] = true
 		}
 	}
@@ -270,23 +255,18 @@ func (s *Store) NodeName(ctx context.Context, n blocks.Node) (string, error) {
 	case apierrors.IsForbidden(err): // nothing is known of nodes then
 		return "", nil
 	case err != nil && !apierrors.IsNotFound(err) && !apierrors.IsBadRequest(err):
-		return "", s.told(err)
+		return "", err
 	}
-	var list struct {
-		Items []nodeObject `json:"items"`
+	nodes, err := list[nodeObject](ctx, s, nodePath)
+	if apierrors.IsForbidden(err) {
+		return "", nil
 	}
-	if err := s.read(ctx, nodePath, &list); err != nil {
-		if apierrors.IsForbidden(err) {
-			return "", nil
-		}
-		return "", s.told(err)
-	}
-	for i := range list.Items {
-		if list.Items[i].Status.NodeInfo.BootID == n.BootID {
-			return list.Items[i].Metadata.Name, nil
+	for i := range nodes {
+		if nodes[i].Status.NodeInfo.BootID == n.BootID {
+			return nodes[i].Metadata.Name, nil
 		}
 	}
-	return "", nil
+	return "", err
 }
 
 // outOfService is the taint by which an administrator says that a node is shut down.
@@ -307,25 +287,23 @@ func (s *Store) Dead(ctx context.Context, ids []pool.NodeID) (map[pool.NodeID]bo
 				dead[id] = true
 			case apierrors.IsForbidden(err):
 			case err != nil:
-				return nil, s.told(err)
+				return nil, err
 			default:
 				dead[id] = o.over(id)
 			}
 		}
 		return dead, nil
 	}
-	var list struct {
-		Items []nodeObject `json:"items"`
+	items, err := list[nodeObject](ctx, s, nodePath)
+	if apierrors.IsForbidden(err) {
+		return dead, nil
 	}
-	if err := s.read(ctx, nodePath, &list); err != nil {
-		if apierrors.IsForbidden(err) {
-			return dead, nil
-		}
-		return nil, s.told(err)
+	if err != nil {
+		return nil, err
 	}
 	nodes := map[string]*nodeObject{}
-	for i := range list.Items {
-		nodes[list.Items[i].Metadata.Name] = &list.Items[i]
+	for i := range items {
+		nodes[items[i].Metadata.Name] = &items[i]
 	}
 	for _, id := range ids {
 		o := nodes[id.Node]
@@ -345,12 +323,12 @@ func (o *nodeObject) over(id pool.NodeID) bool {
 	return boot != "" && blocks.HashBoot(boot) != id.Boot
 }
 
-// do makes a request. An error has the status that the API server sent.
+// do makes a request. An error has the status that the API server sent, and one of the kinds of claims where there is one.
 func (s *Store) do(ctx context.Context, q *rest.Request) ([]byte, error) {
 	s.Calls++
 	res := q.Do(ctx)
 	if err := res.Error(); err != nil {
-		return nil, err
+		return nil, kindOf(err)
 	}
 	return res.Raw()
 }
@@ -371,13 +349,22 @@ func (s *Store) read(ctx context.Context, path string, into any) error {
 		return err
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return fmt.Errorf("%w: %s: %w", claims.ErrUnavailable, path, err)
 	}
 	return nil
 }
 
+// list reads all objects below a path.
+func list[T any](ctx context.Context, s *Store, path string) ([]T, error) {
+	var l struct {
+		Items []T `json:"items"`
+	}
+	err := s.read(ctx, path, &l)
+	return l.Items, err
+}
+
 // resourceMissing tells an API server without the custom resources from one without that pool.
-func (s *Store) resourceMissing(err error) error {
+func resourceMissing(err error) error {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) && (status.Status().Details == nil || status.Status().Details.Kind == "") {
 		return fmt.Errorf("the API server has no resource ippools.whereabouts.cni.cncf.io; install its definition (deploy/ipam): %w", claims.ErrDenied)
@@ -385,11 +372,9 @@ func (s *Store) resourceMissing(err error) error {
 	return nil
 }
 
-// told gives an error of the client one of the kinds of claims.
-func (s *Store) told(err error) error {
+// kindOf gives an error of the client one of the kinds of claims.
+func kindOf(err error) error {
 	switch {
-	case err == nil:
-		return nil
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%w: %w", claims.ErrDenied, err)
 	case apierrors.IsUnauthorized(err): // the agent of the node writes a new token as soon as it can

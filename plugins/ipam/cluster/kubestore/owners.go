@@ -43,8 +43,15 @@ type podObject struct {
 			Controller bool   `json:"controller"`
 		} `json:"ownerReferences"`
 	} `json:"metadata"`
+	Spec struct {
+		NodeName    string `json:"nodeName"`
+		HostNetwork bool   `json:"hostNetwork"`
+	} `json:"spec"`
 	Status struct {
-		Phase string `json:"phase"`
+		Phase  string `json:"phase"`
+		PodIPs []struct {
+			IP string `json:"ip"`
+		} `json:"podIPs"`
 	} `json:"status"`
 }
 
@@ -90,7 +97,7 @@ func (s *Store) Owner(ctx context.Context, p claims.Pod) (claims.Owner, error) {
 	}
 	var o podObject
 	if err := s.read(ctx, podPath(p.Namespace, p.Name), &o); err != nil {
-		return none, s.told(err)
+		return none, err
 	}
 	if p.UID != "" && o.Metadata.UID != p.UID {
 		return none, fmt.Errorf("pod %s/%s was made again with another UID: %w", p.Namespace, p.Name, claims.ErrUnavailable)
@@ -162,7 +169,7 @@ func (s *Store) claimOwner(ctx context.Context, p claims.Pod, name, vm string) (
 	case apierrors.IsNotFound(err):
 		return none, bad("namespace " + p.Namespace + " has no such IPAMClaim")
 	case err != nil:
-		return none, s.told(err)
+		return none, err
 	case c.Spec.Network != p.Network:
 		return none, bad(fmt.Sprintf("the IPAMClaim is for the network %q, and this one is %q", c.Spec.Network, p.Network))
 	}
@@ -200,7 +207,7 @@ func (s *Store) Bind(ctx context.Context, p claims.Pod, o claims.Owner, ips []ne
 	var c claimObject
 	path := claimPath(p.Namespace, o.Claim)
 	if err := s.read(ctx, path, &c); err != nil {
-		return s.told(err)
+		return err
 	}
 	if slices.Equal(c.Status.IPs, texts) {
 		return nil
@@ -210,7 +217,7 @@ func (s *Store) Bind(ctx context.Context, p claims.Pod, o claims.Owner, ips []ne
 		return err
 	}
 	_, err = s.do(ctx, s.client.Patch(types.MergePatchType).AbsPath(path+"/status").Body(body))
-	return s.told(err)
+	return err
 }
 
 func podPath(namespace, name string) string {
@@ -238,7 +245,7 @@ func (s *Store) Gone(ctx context.Context, h pool.Hold) (bool, error) {
 	case apierrors.IsForbidden(err): // nothing is known then
 		return false, nil
 	case err != nil && !apierrors.IsNotFound(err):
-		return false, s.told(err)
+		return false, err
 	}
 	return gone, nil
 }
@@ -279,11 +286,6 @@ func (s *Store) podGone(ctx context.Context, namespace, name string) (bool, erro
 
 // vmGone reports whether no pod of a virtual machine is there.
 func (s *Store) vmGone(ctx context.Context, namespace, vm string) (bool, error) {
-	var list struct {
-		Items []podObject `json:"items"`
-	}
-	if err := s.read(ctx, podPath(namespace, ""), &list); err != nil {
-		return false, err
-	}
-	return !slices.ContainsFunc(list.Items, func(p podObject) bool { return p.vm() == vm && !p.ended() }), nil
+	pods, err := list[podObject](ctx, s, podPath(namespace, ""))
+	return err == nil && !slices.ContainsFunc(pods, func(p podObject) bool { return p.vm() == vm && !p.ended() }), err
 }

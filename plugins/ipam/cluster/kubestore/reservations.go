@@ -18,34 +18,31 @@ const reservations = "overlappingrangeipreservations"
 
 // Reservations returns whereabouts' reservations.
 func (s *Store) Reservations(ctx context.Context) (map[string]string, error) {
-	list, err := s.reservations(ctx)
-	out := make(map[string]string, len(list))
-	for _, r := range list {
+	all, err := s.reservations(ctx)
+	out := make(map[string]string, len(all))
+	for _, r := range all {
 		out[r.Metadata.Name] = r.Spec.PodRef
 	}
 	return out, err
 }
 
 func (s *Store) reservations(ctx context.Context) ([]pool.Reservation, error) {
-	var list struct {
-		Items []pool.Reservation `json:"items"`
-	}
-	err := s.read(ctx, s.path(reservations, ""), &list)
+	all, err := list[pool.Reservation](ctx, s, s.path(reservations, ""))
 	if apierrors.IsNotFound(err) { // a cluster that has pools only
 		return nil, nil
 	}
-	return list.Items, s.told(err)
+	return all, err
 }
 
 // Reserve makes a reservation as whereabouts does.
 func (s *Store) Reserve(ctx context.Context, name, podRef, ifName string) error {
 	err := s.create(ctx, reservations, pool.NewReservation(s.namespace, name, podRef, ifName))
 	if !apierrors.IsAlreadyExists(err) {
-		return s.told(err)
+		return err
 	}
 	var there pool.Reservation
 	if err := s.read(ctx, s.path(reservations, name), &there); err != nil {
-		return s.told(err)
+		return err
 	}
 	if there.Spec.PodRef != podRef {
 		return fmt.Errorf("%w: the reservation %s is for pod %s", claims.ErrConflict, name, there.Spec.PodRef)
@@ -58,10 +55,10 @@ const fewReservations = 2
 
 // Unreserve removes whereabouts' reservations of addresses, but for those that are another pod's by now.
 func (s *Store) Unreserve(ctx context.Context, pods map[string]string) error {
-	var list []pool.Reservation
+	var there []pool.Reservation
 	if len(pods) > fewReservations {
 		var err error
-		if list, err = s.reservations(ctx); err != nil {
+		if there, err = s.reservations(ctx); err != nil {
 			return err
 		}
 	} else {
@@ -69,16 +66,16 @@ func (s *Store) Unreserve(ctx context.Context, pods map[string]string) error {
 			var o pool.Reservation
 			err := s.read(ctx, s.path(reservations, name), &o)
 			if err == nil {
-				list = append(list, o)
+				there = append(there, o)
 			} else if !apierrors.IsNotFound(err) {
-				return s.told(err)
+				return err
 			}
 		}
 	}
 	var errs []error
-	for i := range list {
-		if podRef, ok := pods[list[i].Metadata.Name]; ok && podRef == list[i].Spec.PodRef {
-			errs = append(errs, s.unreserve(ctx, list[i].Metadata))
+	for i := range there {
+		if podRef, ok := pods[there[i].Metadata.Name]; ok && podRef == there[i].Spec.PodRef {
+			errs = append(errs, s.unreserve(ctx, there[i].Metadata))
 		}
 	}
 	return errors.Join(errs...)
@@ -97,5 +94,5 @@ func (s *Store) unreserve(ctx context.Context, m pool.Meta) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
-	return s.told(err)
+	return err
 }

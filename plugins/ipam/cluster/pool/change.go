@@ -13,32 +13,3 @@ type Change struct {
 
 // Empty reports that there is nothing to change.
 func (c *Change) Empty() bool { return len(c.Add)+len(c.Remove)+len(c.Replace) == 0 }
-
-// Apply makes the change in memory. It reports false, and changes nothing, if a condition does not hold.
-func (c *Change) Apply(allocations map[string]Entry) bool {
-	for off := range c.Add {
-		if _, ok := allocations[Key(off)]; ok {
-			return false
-		}
-	}
-	for off, e := range c.Remove {
-		if have, ok := allocations[Key(off)]; !ok || have != e {
-			return false
-		}
-	}
-	for off, e := range c.Replace {
-		if have, ok := allocations[Key(off)]; !ok || have != e[0] {
-			return false
-		}
-	}
-	for off := range c.Remove {
-		delete(allocations, Key(off))
-	}
-	for off, e := range c.Add {
-		allocations[Key(off)] = e
-	}
-	for off, e := range c.Replace {
-		allocations[Key(off)] = e[1]
-	}
-	return true
-}

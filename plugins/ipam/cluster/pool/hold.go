@@ -21,7 +21,7 @@ const (
 
 const (
 	holdPrefix = "sluice-held/"
-	// holdMirror begins the nonce of an entry that stands for a hold in a pool that overlaps.
+	// holdMirror begins the nonce of the mirror of a hold in a pool that overlaps.
 	holdMirror = "m"
 )
 
@@ -37,7 +37,7 @@ func (h Hold) Kind() (string, []string) {
 // Shared reports whether several nodes may have the address at a time: another program decides which of them uses it.
 func (h Hold) Shared() bool { return strings.HasPrefix(h.Owner, HeldVM+"/") }
 
-// Mirror returns the hold that stands for this one in a pool that overlaps. Each change of the hold has another one, so a late
+// Mirror returns the mirror of this hold in a pool that overlaps. Each change of the hold has another one, so a late
 // request to remove the mirror of an earlier change does not fit.
 func (h Hold) Mirror() Hold { return Hold{Owner: h.Owner, Nonce: holdMirror + h.Nonce} }
 

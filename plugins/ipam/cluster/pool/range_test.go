@@ -131,29 +131,6 @@ func TestNodeIDs(t *testing.T) {
 	}
 }
 
-func TestChangeIsWholeOrNothing(t *testing.T) {
-	t.Parallel()
-	a, b := Entry{ID: "a"}, Entry{ID: "b"}
-	have := map[string]Entry{"1": a, "2": b}
-	for _, c := range []Change{
-		{Add: map[uint64]Entry{3: a, 2: a}},
-		{Add: map[uint64]Entry{3: a}, Remove: map[uint64]Entry{1: b}},
-		{Add: map[uint64]Entry{3: a}, Remove: map[uint64]Entry{4: b}},
-		{Add: map[uint64]Entry{3: a}, Replace: map[uint64][2]Entry{1: {b, a}}},
-	} {
-		if c.Apply(have) || len(have) != 2 {
-			t.Errorf("%+v: %v", c, have)
-		}
-	}
-	c := Change{Add: map[uint64]Entry{3: a}, Remove: map[uint64]Entry{1: a}, Replace: map[uint64][2]Entry{2: {b, a}}}
-	if !c.Apply(have) {
-		t.Error("refused")
-	}
-	if diff := cmp.Diff(map[string]Entry{"2": a, "3": a}, have); diff != "" {
-		t.Error(diff)
-	}
-}
-
 // A pool of a node's slice is told from those of the network itself, and from another network's.
 func TestSliceNode(t *testing.T) {
 	t.Parallel()

@@ -49,7 +49,7 @@ func Kept(ctx context.Context, j *Job) bool {
 	return false
 }
 
-// Claimer opens the store of a job. The caller calls end behind its last use.
+// Claimer opens the store of a job. The caller calls end after its last use.
 type Claimer func(ctx context.Context, j *Job) (c *claims.Claimer, end func(), err error)
 
 // keeper is the process that stays.

@@ -224,7 +224,7 @@ var verbs = map[string]func(ctx context.Context, c *claims.Claimer, j *Job) (any
 	"upkeep": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
 		return nil, c.Upkeep(ctx, &j.Request)
 	},
-	"keep": func(context.Context, *claims.Claimer, *Job) (any, error) { return nil, nil }, // all of it comes behind
+	"keep": func(context.Context, *claims.Claimer, *Job) (any, error) { return nil, nil }, // Serve does all of it afterwards
 	"forget": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
 		return nil, c.Forget(ctx, &j.Request)
 	},
