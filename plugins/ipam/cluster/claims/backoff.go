@@ -4,6 +4,8 @@ package claims
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
@@ -69,5 +71,52 @@ func (p *pools) recordLatency(poolName string, took time.Duration) {
 	}
 	if next > 0 || before > 0 {
 		writeJSON(p.c.path(poolName, "backoff"), backoff{next, p.c.now()})
+	}
+}
+
+const (
+	firstPause = 30 * time.Millisecond
+	longPause  = 2 * time.Second
+	// tries bounds what a conflict repeats.
+	tries = 40
+)
+
+// retry repeats what another writer of the pool has come before, with pauses.
+func (c *Claimer) retry(ctx context.Context, f func() error) error {
+	for n := 0; ; n++ {
+		err := f()
+		if !errors.Is(err, ErrConflict) || n >= tries {
+			return err
+		}
+		if err := c.pause(ctx, n); err != nil {
+			return err
+		}
+	}
+}
+
+// pause waits before the n-th repetition: exponentially longer, with jitter.
+func (c *Claimer) pause(ctx context.Context, n int) error {
+	d := min(longPause, firstPause<<min(n, 10))
+	return c.sleep(ctx, d/2+time.Duration(c.random()*float64(d)))
+}
+
+func (c *Claimer) random() float64 {
+	if c.Rand != nil {
+		return c.Rand()
+	}
+	return rand.Float64()
+}
+
+func (c *Claimer) sleep(ctx context.Context, d time.Duration) error {
+	if c.Sleep != nil {
+		return c.Sleep(ctx, d)
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }

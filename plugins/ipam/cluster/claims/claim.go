@@ -91,7 +91,7 @@ func (o *operation) claim(ctx context.Context, ahead bool) error {
 		o.pools.dropView()
 		return o.claim(ctx, ahead)
 	case none && !conflict:
-		return errors.Join(err, o.file.setScarce(ctx, scarce || err != nil))
+		return errors.Join(err, o.file.update(ctx, stateOnly, func(s *blocks.State) { s.Scarce = scarce || err != nil }))
 	}
 	return err
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"path/filepath"
 	"time"
@@ -62,10 +61,10 @@ func (c *Claimer) TakeUp(ctx context.Context, q *Request) error {
 	return c.locked(ctx, q, (*operation).catchUp)
 }
 
-// Release gives unused addresses back, all but keep of them.
-func (c *Claimer) Release(ctx context.Context, q *Request, keep int) error {
+// Release gives all unused addresses back.
+func (c *Claimer) Release(ctx context.Context, q *Request) error {
 	return c.locked(ctx, q, func(o *operation, ctx context.Context) error {
-		return errors.Join(o.releaseHeld(ctx), o.release(ctx, allBut(keep)))
+		return errors.Join(o.releaseHeld(ctx), o.release(ctx, allBut(0)))
 	})
 }
 
@@ -107,53 +106,6 @@ func (c *Claimer) locked(ctx context.Context, q *Request, work func(o *operation
 // path returns a file of the node about a pool.
 func (c *Claimer) path(poolName, kind string) string {
 	return filepath.Join(c.Dir, c.Store.Place(), poolName+"."+kind)
-}
-
-const (
-	firstPause = 30 * time.Millisecond
-	longPause  = 2 * time.Second
-	// tries bounds what a conflict repeats.
-	tries = 40
-)
-
-// retry repeats what another writer of the pool has come before, with pauses.
-func (c *Claimer) retry(ctx context.Context, f func() error) error {
-	for n := 0; ; n++ {
-		err := f()
-		if !errors.Is(err, ErrConflict) || n >= tries {
-			return err
-		}
-		if err := c.pause(ctx, n); err != nil {
-			return err
-		}
-	}
-}
-
-// pause waits before the n-th repetition: exponentially longer, with jitter.
-func (c *Claimer) pause(ctx context.Context, n int) error {
-	d := min(longPause, firstPause<<min(n, 10))
-	return c.sleep(ctx, d/2+time.Duration(c.random()*float64(d)))
-}
-
-func (c *Claimer) random() float64 {
-	if c.Rand != nil {
-		return c.Rand()
-	}
-	return rand.Float64()
-}
-
-func (c *Claimer) sleep(ctx context.Context, d time.Duration) error {
-	if c.Sleep != nil {
-		return c.Sleep(ctx, d)
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 func (c *Claimer) now() time.Time {

@@ -128,7 +128,7 @@ func (o *operation) spareOne(ctx context.Context, full error) error {
 // may have left some that no pod has taken.
 func (o *operation) releaseHeld(ctx context.Context) error {
 	return o.c.retry(ctx, func() error {
-		if err := o.file.updateAll(ctx, (*blocks.State).RestIdle); err != nil {
+		if err := o.file.update(ctx, withUses, (*blocks.State).RestIdle); err != nil {
 			return err
 		}
 		resting := slices.Clone(o.file.state.Resting)
@@ -151,6 +151,6 @@ func (o *operation) releaseHeld(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return o.file.updateState(ctx, func(s *blocks.State) { s.Forget(resting) })
+		return o.file.update(ctx, stateOnly, func(s *blocks.State) { s.Forget(resting) })
 	})
 }

@@ -121,7 +121,7 @@ func TestLateRest(t *testing.T) {
 	var late []func()
 	do(here, func(c *Claimer) {
 		c.Store = heldBack{c.Store.(*modelStore), &late}
-		if err := c.Release(ctx, q, 0); !errors.Is(err, ErrUnavailable) {
+		if err := c.Release(ctx, q); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("the release of a store that does not answer: %v", err)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/file"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
 )
 
 const (
@@ -72,7 +73,7 @@ func (c *Claimer) Keep(ctx context.Context, q *Request) error {
 			longest = keepShort
 		}
 		if o.isScarce(taken) {
-			if err := o.file.setScarce(ctx, true); err != nil {
+			if err := o.file.update(ctx, stateOnly, func(s *blocks.State) { s.Scarce = true }); err != nil {
 				return err
 			}
 			if err := c.Upkeep(ctx, q); err != nil {

@@ -410,7 +410,7 @@ func (w *world) settle(qs []*Request) {
 					if err := c.TakeUp(ctx, q); err != nil {
 						w.t.Errorf("%s takes up %s: %v", n.id.Name, q.Pool, err)
 					}
-					if err := c.Release(ctx, q, 0); err != nil {
+					if err := c.Release(ctx, q); err != nil {
 						w.t.Errorf("%s gives %s back: %v", n.id.Name, q.Pool, err)
 					}
 					err := c.locked(ctx, q, func(o *operation, ctx context.Context) error { return o.removeLateMirrors(ctx, n.id.Name) })

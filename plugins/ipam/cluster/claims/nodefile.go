@@ -22,32 +22,27 @@ type nodeFile struct {
 
 // load reads the file without the uses of its attachments.
 func (n *nodeFile) load(ctx context.Context) error {
-	return n.with(ctx, false, func(*blocks.File) error { return nil })
+	return n.with(ctx, stateOnly, func(*blocks.File) error { return nil })
 }
 
-// updateState changes neither claims nor uses.
-func (n *nodeFile) updateState(ctx context.Context, change func(s *blocks.State)) error {
-	return n.with(ctx, false, func(f *blocks.File) error {
+// uses says whether a change of the file needs the uses of all attachments.
+type uses bool
+
+const (
+	stateOnly uses = false // it changes neither claims nor uses
+	withUses  uses = true
+)
+
+// update changes the file.
+func (n *nodeFile) update(ctx context.Context, all uses, change func(s *blocks.State)) error {
+	return n.with(ctx, all, func(f *blocks.File) error {
 		change(&f.State)
 		return f.Save()
 	})
 }
 
-// updateAll changes claims or uses.
-func (n *nodeFile) updateAll(ctx context.Context, change func(s *blocks.State)) error {
-	return n.with(ctx, true, func(f *blocks.File) error {
-		change(&f.State)
-		return f.Save()
-	})
-}
-
-// setScarce notes whether addresses are scarce.
-func (n *nodeFile) setScarce(ctx context.Context, scarce bool) error {
-	return n.updateState(ctx, func(s *blocks.State) { s.Scarce = scarce })
-}
-
-// with does work while the file is locked. all is for what needs the uses of all attachments.
-func (n *nodeFile) with(ctx context.Context, all bool, work func(f *blocks.File) error) error {
+// with does work while the file is locked.
+func (n *nodeFile) with(ctx context.Context, all uses, work func(f *blocks.File) error) error {
 	var f *blocks.File
 	var err error
 	if all {

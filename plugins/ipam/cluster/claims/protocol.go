@@ -24,7 +24,7 @@ import (
 // try takes a claim through its states: trying, the request, and usable if the store has it. docs/adr/0040-cluster-addresses.md says what
 // a kill in between leaves.
 func (o *operation) try(ctx context.Context, claim blocks.Claim, change pool.Change, note func(s *blocks.State)) error {
-	err := o.file.updateState(ctx, func(s *blocks.State) {
+	err := o.file.update(ctx, stateOnly, func(s *blocks.State) {
 		if len(claim.Runs) > 0 {
 			s.Try(claim)
 		}
@@ -38,7 +38,7 @@ func (o *operation) try(ctx context.Context, claim blocks.Claim, change pool.Cha
 		obj, err = o.pools.change(ctx, o.q.Pool, change)
 	}
 	if errors.Is(err, ErrConflict) { // certainly not there
-		return errors.Join(err, o.file.updateState(ctx, func(s *blocks.State) { s.Refuse(claim.ID) }))
+		return errors.Join(err, o.file.update(ctx, stateOnly, func(s *blocks.State) { s.Refuse(claim.ID) }))
 	}
 	if err != nil { // it may arrive yet
 		return err
@@ -111,7 +111,7 @@ func (o *operation) commit(ctx context.Context, own map[uint64]pool.Entry, other
 	for _, other := range others {
 		names = append(names, other.name)
 	}
-	err := o.file.updateAll(ctx, func(s *blocks.State) {
+	err := o.file.update(ctx, withUses, func(s *blocks.State) {
 		if own != nil {
 			dropLost(o.c.Log, s, own)
 		}
@@ -142,7 +142,7 @@ func allBut(keep int) func(unused []uint64) []uint64 {
 // release gives chosen ones of the unused addresses back.
 func (o *operation) release(ctx context.Context, choose func(unused []uint64) []uint64) error {
 	some := false
-	err := o.file.with(ctx, true, func(f *blocks.File) error {
+	err := o.file.with(ctx, withUses, func(f *blocks.File) error {
 		back := choose(f.Unused())
 		if some = f.Current(o.c.Node) && len(back) > 0; !some {
 			return nil
@@ -194,7 +194,7 @@ func (o *operation) give(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return o.file.updateState(ctx, func(s *blocks.State) { s.Forget(giving) })
+	return o.file.update(ctx, stateOnly, func(s *blocks.State) { s.Forget(giving) })
 }
 
 // giveUnseen removes from the pool what it should have, without reading it before. It reports false if the pool has something else, or

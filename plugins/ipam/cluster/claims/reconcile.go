@@ -33,7 +33,7 @@ func (o *operation) reconcile(ctx context.Context, v *view) error {
 		return o.reboot(ctx, v)
 	}
 	arrived := false
-	err := o.file.updateAll(ctx, func(s *blocks.State) {
+	err := o.file.update(ctx, withUses, func(s *blocks.State) {
 		dropLost(o.c.Log, s, v.own)
 		s.Forget(slices.DeleteFunc(slices.Clone(s.Resting), func(c blocks.Claim) bool { return hasEntry(v.own, c) }))
 		arrived = slices.ContainsFunc(s.Trying, func(c blocks.Claim) bool { return hasEntry(v.own, c) })
@@ -82,7 +82,7 @@ func (o *operation) reboot(ctx context.Context, v *view) error {
 			}
 		}
 		again = true
-		err = o.file.updateAll(ctx, func(s *blocks.State) {
+		err = o.file.update(ctx, withUses, func(s *blocks.State) {
 			mine := o.idsInFile(s, name)
 			renamed, change = rename(o.c.Node, name, v.own, func(id pool.NodeID, text string) bool { return mine[text] || earlier(o.c.Node, name, id) })
 			if len(renamed.Runs) > 0 {
@@ -98,7 +98,7 @@ func (o *operation) reboot(ctx context.Context, v *view) error {
 	if err != nil {
 		return err
 	}
-	err = o.file.updateAll(ctx, func(s *blocks.State) {
+	err = o.file.update(ctx, withUses, func(s *blocks.State) {
 		s.Begin(o.c.Node, name, o.q.Range.CIDR, o.q.Network)
 		if len(renamed.Runs) > 0 {
 			s.Try(renamed)

@@ -19,7 +19,7 @@ import (
 // updateAll changes the node's file as ADD and DEL do.
 func updateAll(c *Claimer, q *Request, change func(s *blocks.State)) error {
 	file := c.operation(q).file
-	return file.updateAll(context.Background(), change)
+	return file.update(context.Background(), withUses, change)
 }
 
 // used takes addresses of the node's file for pods, and returns them by pod.

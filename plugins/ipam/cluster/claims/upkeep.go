@@ -39,9 +39,9 @@ func (c *Claimer) Upkeep(ctx context.Context, q *Request) error {
 	return c.locked(ctx, q, func(o *operation, ctx context.Context) error {
 		err := o.upkeep(ctx)
 		if err != nil && !errors.As(err, new(*FullError)) {
-			return errors.Join(err, o.file.updateState(context.WithoutCancel(ctx), c.countFailure))
+			return errors.Join(err, o.file.update(context.WithoutCancel(ctx), stateOnly, c.countFailure))
 		}
-		return o.file.updateState(ctx, func(s *blocks.State) {
+		return o.file.update(ctx, stateOnly, func(s *blocks.State) {
 			if s.Fails > 0 {
 				s.Fails, s.After = 0, 0
 			}
@@ -131,7 +131,7 @@ func (o *operation) releaseScarce(ctx context.Context) error {
 		return err
 	}
 	if !o.isScarce(taken) {
-		return o.file.setScarce(ctx, false)
+		return o.file.update(ctx, stateOnly, func(s *blocks.State) { s.Scarce = false })
 	}
 	o.c.Log.Debug("addresses are scarce: what is not used goes back", log.String("pool", o.q.Pool))
 	return o.release(ctx, allBut(0))

@@ -71,7 +71,7 @@ func (x *exchange) importOnce(ctx context.Context, chosen func(e pool.Entry) boo
 	if change.Empty() {
 		return 0, nil, nil
 	}
-	err = o.file.updateAll(ctx, func(s *blocks.State) {
+	err = o.file.update(ctx, withUses, func(s *blocks.State) {
 		s.Try(blocks.Claim{ID: id, Runs: blocks.Runs(slices.Collect(maps.Keys(change.Replace)))})
 		// Before the store has it, the node does not own it, and no other pod gets it.
 		for off, e := range change.Replace {
@@ -83,7 +83,7 @@ func (x *exchange) importOnce(ctx context.Context, chosen func(e pool.Entry) boo
 	}
 	obj, err := o.pools.change(ctx, o.q.Pool, change)
 	if errors.Is(err, ErrConflict) {
-		return 0, nil, errors.Join(err, o.file.updateAll(ctx, func(s *blocks.State) {
+		return 0, nil, errors.Join(err, o.file.update(ctx, withUses, func(s *blocks.State) {
 			s.Refuse(id)
 			for off := range change.Replace {
 				delete(s.Used, off)
@@ -109,7 +109,7 @@ func (c *Claimer) Export(ctx context.Context, q *Request) (n int, err error) {
 // export changes store and file while no ADD can take an address.
 func (x *exchange) export(ctx context.Context) (n int, err error) {
 	o := x.o
-	err = o.file.with(ctx, true, func(f *blocks.File) error {
+	err = o.file.with(ctx, withUses, func(f *blocks.File) error {
 		change := pool.Change{Replace: map[uint64][2]pool.Entry{}}
 		for off, u := range f.Used {
 			if claim, ok := f.Owns(off); ok {
@@ -159,7 +159,7 @@ func (x *exchange) reserve(ctx context.Context, change *pool.Change) error {
 func (c *Claimer) Unreserve(ctx context.Context, q *Request) error {
 	pods := map[string]string{}
 	file := c.operation(q).file
-	err := file.with(ctx, true, func(f *blocks.File) error {
+	err := file.with(ctx, withUses, func(f *blocks.File) error {
 		for off, u := range f.Used {
 			if _, owned := f.Owns(off); owned && u.PodRef != "" {
 				a, _ := pool.Addr(q.Range.CIDR, off)
@@ -185,7 +185,7 @@ func (c *Claimer) Forget(ctx context.Context, q *Request) error {
 	if err == nil {
 		return nil
 	}
-	return errors.Join(err, o.file.updateState(context.WithoutCancel(ctx), c.countFailure))
+	return errors.Join(err, o.file.update(context.WithoutCancel(ctx), stateOnly, c.countFailure))
 }
 
 // forget is Forget for upkeep, which notes a failure itself.
@@ -197,7 +197,7 @@ func (x *exchange) forget(ctx context.Context) error {
 	if err := x.removeOwed(ctx, owed); err != nil {
 		return err
 	}
-	return x.o.file.updateState(ctx, func(s *blocks.State) { s.Paid(owed) })
+	return x.o.file.update(ctx, stateOnly, func(s *blocks.State) { s.Paid(owed) })
 }
 
 // removeOwed removes the reservations before the entries: an entry that is still there says what is left to do. A pod of the same name may

@@ -34,7 +34,7 @@ func (o *Tool) requests(ctx context.Context) ([]*claims.Request, error) {
 func (o *Tool) ReleaseUnused(ctx context.Context) error {
 	list, err := o.requests(ctx)
 	for _, q := range list {
-		err = errors.Join(err, o.Claimer.Forget(ctx, q), o.Claimer.TakeUp(ctx, q), o.Claimer.Release(ctx, q, 0))
+		err = errors.Join(err, o.Claimer.Forget(ctx, q), o.Claimer.TakeUp(ctx, q), o.Claimer.Release(ctx, q))
 	}
 	return err
 }

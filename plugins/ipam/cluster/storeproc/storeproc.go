@@ -133,10 +133,7 @@ func (p Program) start(verb string, j Job) error {
 	if err != nil {
 		return err
 	}
-	body, err := json.Marshal(j)
-	if err == nil {
-		body, err = json.Marshal(map[string]any{"job": verb, "in": json.RawMessage(body)})
-	}
+	body, err := json.Marshal(map[string]any{"job": verb, "in": j})
 	if err != nil {
 		return err
 	}
@@ -272,7 +269,7 @@ func Ensure(ctx context.Context, c *claims.Claimer, j *Job) error {
 			return err
 		}
 		if node+" "+slice != j.Slice {
-			return errors.Join(fmt.Errorf("NodeSlicePool %s: %w: %s", j.SlicePool, ErrMoved, slice), c.Release(ctx, &j.Request, 0))
+			return errors.Join(fmt.Errorf("NodeSlicePool %s: %w: %s", j.SlicePool, ErrMoved, slice), c.Release(ctx, &j.Request))
 		}
 	}
 	return c.Ensure(ctx, &j.Request)
