@@ -34,19 +34,12 @@ import (
 // Name is the plugin's own type in a configuration. It answers to conf.Whereabouts too.
 const Name = conf.Type
 
-// Store does what needs the store of the pools. storeproc.Program is the one of the real node.
+// Store does what needs the store of the pools. storeproc.Program is the one of the real node; tests have nodes in one process.
 type Store interface {
-	Ensure(ctx context.Context, j storeproc.Job) error
-	Forget(ctx context.Context, j storeproc.Job) error
-	Of(ctx context.Context, j storeproc.Job) ([]uint64, error)
-	Ping(ctx context.Context, j storeproc.Job) error
-	Slice(ctx context.Context, j storeproc.Job) (string, error)
-	Owner(ctx context.Context, j storeproc.Job) (claims.Owner, error)
-	Bind(ctx context.Context, j storeproc.Job) error
-	// Upkeep begins upkeep and returns at once.
-	Upkeep(j storeproc.Job) error
-	// Keep begins what gives unused addresses back when others need them, and returns at once.
-	Keep(j storeproc.Job) error
+	// Call waits for one of storeproc's verbs, whose answer is out, or nil.
+	Call(ctx context.Context, verb string, j storeproc.Job, out any) error
+	// Start begins storeproc.Upkeep or storeproc.Keep, and returns at once.
+	Start(verb string, j storeproc.Job) error
 }
 
 // Deps are what the plugin needs of the node. The zero value is the real node.
@@ -221,10 +214,10 @@ func (l *call) take(ctx context.Context, t *target) (a netip.Addr, fresh bool, e
 		if ok || err != nil {
 			return a, fresh, err
 		}
-		if err := l.Store.Ensure(ctx, l.job(t)); err != nil {
+		if err := l.Store.Call(ctx, storeproc.Ensure, l.job(t), nil); err != nil {
 			return a, false, l.coded(t, err)
 		}
-		if err := l.Store.Keep(l.job(t)); err != nil {
+		if err := l.Store.Start(storeproc.Keep, l.job(t)); err != nil {
 			l.a.Log.Warn("nothing gives unused addresses of a pool back", log.String("pool", t.q.Pool), log.Error(err))
 		}
 	}
@@ -329,7 +322,7 @@ func (l *call) save(f *blocks.File, t *target) error {
 		return l.stateError(err)
 	}
 	if due {
-		if err := l.Store.Upkeep(j); err != nil {
+		if err := l.Store.Start(storeproc.Upkeep, j); err != nil {
 			l.a.Log.Warn("upkeep of a pool cannot begin", log.String("pool", f.Pool), log.Error(err))
 		}
 	}

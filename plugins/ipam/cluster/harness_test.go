@@ -115,20 +115,30 @@ func register(t testing.TB, s *kubetest.Server, name, bootID string) {
 	}
 }
 
-// run does what one run of the store program does.
-func (h *host) run(ctx context.Context, j storeproc.Job, f func(c *claims.Claimer) error) error {
-	c, _, err := h.claimer(ctx, &j)
+// Call does what one run of the store program does.
+func (h *host) Call(ctx context.Context, verb string, j storeproc.Job, out any) error {
+	claimer := func(ctx context.Context, j *storeproc.Job) (*claims.Claimer, func(), error) {
+		c, _, err := h.claimer(ctx, j)
+		return c, func() { h.count(c) }, err
+	}
+	got, err := storeproc.Do(ctx, claimer, verb, &j)
+	if err != nil || out == nil {
+		return err
+	}
+	text, err := json.Marshal(got)
 	if err != nil {
 		return err
 	}
-	err = f(c)
+	return json.Unmarshal(text, out)
+}
+
+func (h *host) count(c *claims.Claimer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.runs++
 	if k, ok := c.Store.(*kubestore.Store); ok {
 		h.calls += k.Calls
 	}
-	return storeproc.Named(err)
 }
 
 func (h *host) claimer(ctx context.Context, j *storeproc.Job) (*claims.Claimer, func(), error) {
@@ -141,62 +151,17 @@ func (h *host) claimer(ctx context.Context, j *storeproc.Job) (*claims.Claimer, 
 	}, func() {}, nil
 }
 
-func (h *host) Ensure(ctx context.Context, j storeproc.Job) error {
-	return h.run(ctx, j, func(c *claims.Claimer) error { return storeproc.Ensure(ctx, c, &j) })
-}
-
-func (h *host) Forget(ctx context.Context, j storeproc.Job) error {
-	return h.run(ctx, j, func(c *claims.Claimer) error {
-		return c.Forget(ctx, &j.Request)
-	})
-}
-
-func (h *host) Of(ctx context.Context, j storeproc.Job) (out []uint64, err error) {
-	return out, h.run(ctx, j, func(c *claims.Claimer) error {
-		out, err = c.Of(ctx, &j.Request, j.ContainerID, j.IfName)
-		return err
-	})
-}
-
-func (h *host) Ping(ctx context.Context, j storeproc.Job) error {
-	return h.run(ctx, j, func(c *claims.Claimer) error {
-		_, err := c.Store.Get(ctx, j.Request.Pool)
-		return err
-	})
-}
-
-func (h *host) Slice(ctx context.Context, j storeproc.Job) (out string, err error) {
-	return out, h.run(ctx, j, func(c *claims.Claimer) error {
-		out, err = c.Store.Slice(ctx, j.SlicePool, h.name)
-		out = h.name + " " + out
-		return err
-	})
-}
-
-func (h *host) Owner(ctx context.Context, j storeproc.Job) (o claims.Owner, err error) {
-	return o, h.run(ctx, j, func(c *claims.Claimer) error {
-		o, err = c.Store.(*kubestore.Store).Owner(ctx, j.Pod)
-		return err
-	})
-}
-
-func (h *host) Bind(ctx context.Context, j storeproc.Job) error {
-	return h.run(ctx, j, func(c *claims.Claimer) error { return c.Store.(*kubestore.Store).Bind(ctx, j.Pod, j.Owner, j.IPs) })
-}
-
-func (h *host) Upkeep(j storeproc.Job) error {
-	h.background.Go(func() {
-		_ = h.run(context.Background(), j, func(c *claims.Claimer) error { return c.Upkeep(context.Background(), &j.Request) })
-		_ = h.Keep(j)
-	})
-	return nil
-}
-
-func (h *host) Keep(j storeproc.Job) error {
-	if storeproc.Kept(h.ctx, &j) {
-		return nil
+// Start does in this process what the store program does in the background.
+func (h *host) Start(verb string, j storeproc.Job) error {
+	switch {
+	case verb == storeproc.Upkeep:
+		h.background.Go(func() {
+			_ = h.Call(context.Background(), verb, j, nil)
+			_ = h.Start(storeproc.Keep, j)
+		})
+	case !storeproc.Kept(h.ctx, &j):
+		h.keepers.Go(func() { _ = storeproc.Stay(h.ctx, &j, h.claimer, log.NewNop()) })
 	}
-	h.keepers.Go(func() { _ = storeproc.Keep(h.ctx, &j, h.claimer, log.NewNop()) })
 	return nil
 }
 

@@ -25,7 +25,8 @@ func (l *call) owner(ctx context.Context) (claims.Owner, error) {
 	if !l.c.Persistent || len(l.c.Ranges) == 0 {
 		return claims.Owner{}, nil
 	}
-	o, err := l.Store.Owner(ctx, storeproc.Job{Config: *l.c, Node: l.node, Pod: l.pod()})
+	var o claims.Owner
+	err := l.Store.Call(ctx, storeproc.Owner, storeproc.Job{Config: *l.c, Node: l.node, Pod: l.pod()}, &o)
 	if errors.Is(err, claims.ErrOwner) {
 		return o, cnierr.Wrap(cnierr.CodeConfig, err, "allowPersistentIPs")
 	}
@@ -50,7 +51,7 @@ func (l *call) bind(ctx context.Context, o claims.Owner, ips []netip.Prefix) err
 	if o.Claim == "" {
 		return nil
 	}
-	return l.coded(nil, l.Store.Bind(ctx, storeproc.Job{Config: *l.c, Node: l.node, Pod: l.pod(), Owner: o, IPs: ips}))
+	return l.coded(nil, l.Store.Call(ctx, storeproc.Bind, storeproc.Job{Config: *l.c, Node: l.node, Pod: l.pod(), Owner: o, IPs: ips}, nil))
 }
 
 // held returns the offset that the node has for the owner of the target. Another container of the node that has it is an

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/kubetest"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/conf"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/storeproc"
 )
 
 const persistent = `,"allowPersistentIPs":true`
@@ -319,5 +320,5 @@ func ensureOnly(ctx context.Context, h *host, a *cniskel.Args) error {
 		return err
 	}
 	t.keep(o)
-	return l.Store.Ensure(ctx, l.job(t))
+	return l.Store.Call(ctx, storeproc.Ensure, l.job(t), nil)
 }

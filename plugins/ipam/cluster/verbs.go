@@ -24,6 +24,7 @@ import (
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/claims"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/conf"
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
+	"github.com/sluice-cni/sluice/plugins/ipam/cluster/storeproc"
 )
 
 // places are the kinds of stores: a DEL whose configuration is broken looks at the files of all.
@@ -91,7 +92,7 @@ func (l *call) forget(ctx context.Context, t *target) error {
 		_ = lock.Close()
 	}
 	if err != nil {
-		return errors.Join(err, l.Store.Keep(l.job(t)))
+		return errors.Join(err, l.Store.Start(storeproc.Keep, l.job(t)))
 	}
 	return nil
 }
@@ -110,7 +111,7 @@ func (l *call) forgetNoted(ctx context.Context, t *target, owed blocks.Owed) err
 	case failed: // a moment ago: each of many calls would wait for it
 		return claims.ErrUnavailable
 	}
-	return l.Store.Forget(ctx, l.job(t))
+	return l.Store.Call(ctx, storeproc.Forget, l.job(t), nil)
 }
 
 // delIn releases what the attachment has in a pool. It reports true also for one that was released before.
@@ -191,7 +192,7 @@ func (l *call) checkRange(ctx context.Context, t *target, prev *types100.Result)
 	}
 	f.Close()
 	if len(have) == 0 { // whereabouts may have made the attachment
-		if have, err = l.Store.Of(ctx, l.job(t)); err != nil {
+		if err := l.Store.Call(ctx, storeproc.Of, l.job(t), &have); err != nil {
 			return l.coded(t, err)
 		}
 	}
@@ -284,7 +285,7 @@ func (p *plugin) status(ctx context.Context, a *cniskel.Args) error {
 		if err == nil {
 			var has bool
 			if has, err = l.hasSpare(ctx, t); err == nil && !has {
-				err = l.coded(t, l.Store.Ping(ctx, l.job(t)))
+				err = l.coded(t, l.Store.Call(ctx, storeproc.Ping, l.job(t), nil))
 			}
 		}
 		if err != nil {
@@ -322,11 +323,9 @@ func (l *call) slice(ctx context.Context, i int, t *target) error {
 	if !ok {
 		j := l.job(t)
 		j.SlicePool = name
-		slice, err := l.Store.Slice(ctx, j)
-		if err != nil {
+		if err := l.Store.Call(ctx, storeproc.Slice, j, &rest); err != nil {
 			return l.coded(t, err)
 		}
-		rest = slice
 		if err := os.MkdirAll(filepath.Dir(note), 0o700); err == nil {
 			_ = os.WriteFile(note, []byte(stamp+" "+rest+"\n"), 0o600)
 		}

@@ -66,8 +66,8 @@ type keptPool struct {
 	done chan struct{}
 }
 
-// Keep has a process stay for the pool of a request: this one, if none stays for the node. It returns when no pool needs it any more.
-func Keep(ctx context.Context, j *Job, claimer Claimer, logger *log.Logger) error {
+// Stay has a process stay for the pool of a request: this one, if none stays for the node. It returns when no pool needs it any more.
+func Stay(ctx context.Context, j *Job, claimer Claimer, logger *log.Logger) error {
 	k := &keeper{dir: filepath.Join(j.Config.DataDir, keepDir), claimer: claimer, log: logger, running: map[string]*keptPool{}}
 	only, err := k.begin(ctx, j)
 	if only == nil || err != nil {

@@ -47,11 +47,11 @@ func claim(t *testing.T, j *Job, claims ...blocks.Claim) {
 	}
 }
 
-// stays runs Keep, and returns a channel that it closes when it ends.
+// stays runs Stay, and returns a channel that it closes when it ends.
 func stays(ctx context.Context, j *Job, opened *sync.Map) chan error {
 	end := make(chan error, 1)
 	go func() {
-		end <- Keep(ctx, j, func(_ context.Context, j *Job) (*claims.Claimer, func(), error) {
+		end <- Stay(ctx, j, func(_ context.Context, j *Job) (*claims.Claimer, func(), error) {
 			opened.Store(j.Request.Pool, true)
 			return &claims.Claimer{Store: away{}, Node: j.Node, Dir: j.Config.DataDir, Log: log.NewNop()}, func() {}, nil
 		}, log.NewNop())

@@ -76,59 +76,42 @@ func (p Program) path() (string, error) {
 	return helperproc.SiblingPath(Name)
 }
 
-func (p Program) call(ctx context.Context, verb string, j Job, out any) error {
+// Verbs of the program. Each is about Job.Request, unless it says otherwise.
+const (
+	Ensure = "ensure" // makes sure that the node's file has an address
+	Upkeep = "upkeep" // claims ahead and gives back, and stays as Keep does
+	Keep   = "keep"   // stays while the node has unused addresses, and gives them back when others need them
+	Forget = "forget" // releases what whereabouts allocated for the attachments that the node's file owes to the pool
+	Of     = "of"     // answers the offsets that whereabouts allocated for the attachment
+	Ping   = "ping"   // reads the pool
+	Slice  = "slice"  // answers the name of the node and its slice of Job.SlicePool
+	Owner  = "owner"  // answers what the addresses of Job.Pod are kept for
+	Bind   = "bind"   // notes for Job.Owner what the pod has
+)
+
+// Call runs the program and waits for it. out is set to what it answers, unless it is nil.
+func (p Program) Call(ctx context.Context, verb string, j Job, out any) error {
 	path, err := p.path()
 	if err != nil {
 		return err
+	}
+	if out == nil {
+		out = new(any)
 	}
 	ctx, cancel := context.WithTimeout(ctx, callLimit+5*time.Second)
 	defer cancel()
 	return helperproc.Program{Path: path}.Call(ctx, verb, j, out, nil, kinds)
 }
 
-// Ensure makes sure that the node's file has an address for the request.
-func (p Program) Ensure(ctx context.Context, j Job) error { return p.call(ctx, "ensure", j, new(any)) }
-
-// Forget releases what whereabouts allocated for the attachments that the node's file owes to the pool.
-func (p Program) Forget(ctx context.Context, j Job) error { return p.call(ctx, "forget", j, new(any)) }
-
-// Ping reads the pool.
-func (p Program) Ping(ctx context.Context, j Job) error { return p.call(ctx, "ping", j, new(any)) }
-
-// Of returns what whereabouts allocated for the attachment.
-func (p Program) Of(ctx context.Context, j Job) (out []uint64, err error) {
-	return out, p.call(ctx, "of", j, &out)
-}
-
-// Slice returns the name of the node and its slice.
-func (p Program) Slice(ctx context.Context, j Job) (out string, err error) {
-	return out, p.call(ctx, "slice", j, &out)
-}
-
-// Owner returns what the addresses of the pod are kept for.
-func (p Program) Owner(ctx context.Context, j Job) (out claims.Owner, err error) {
-	return out, p.call(ctx, "owner", j, &out)
-}
-
-// Bind notes for the owner what the pod has.
-func (p Program) Bind(ctx context.Context, j Job) error { return p.call(ctx, "bind", j, new(any)) }
-
-// Upkeep starts the program and does not wait for it. It stays while the node has unused addresses. The process has a session of
-// its own and holds none of the caller's files: a runtime waits until no process holds the plugin's output.
-func (p Program) Upkeep(j Job) error { return p.start("upkeep", j) }
-
-// Keep starts the program only to stay, if none does.
-func (p Program) Keep(j Job) error {
-	if Kept(context.Background(), &j) {
-		return nil
-	}
-	return p.start("keep", j)
-}
-
 // firstInherited is the first file descriptor behind standard input, output and error.
 const firstInherited = 3
 
-func (p Program) start(verb string, j Job) error {
+// Start runs the program for Upkeep or Keep and does not wait for it. For Keep it does not if a process stays already. The process has a
+// session of its own and holds none of the caller's files: a runtime waits until no process holds the plugin's output.
+func (p Program) Start(verb string, j Job) error {
+	if verb == Keep && Kept(context.Background(), &j) {
+		return nil
+	}
 	path, err := p.path()
 	if err != nil {
 		return err
@@ -160,36 +143,37 @@ type Opener func(ctx context.Context, c *conf.Config) (claims.Store, error)
 // Serve answers the request that in holds.
 func Serve(ctx context.Context, open Opener, logger *log.Logger, in io.Reader, out io.Writer) error {
 	jobs := map[string]helperproc.Job{}
-	for verb, f := range verbs {
+	for verb := range verbs {
 		jobs[verb] = helperproc.Job{ErrorCodes: kinds, Do: func(ctx context.Context, in json.RawMessage) (any, error) {
 			var j Job
 			if err := json.Unmarshal(in, &j); err != nil {
 				return nil, err
 			}
-			limit := callLimit
-			if verb == "upkeep" {
-				limit = upkeepLimit
+			got, err := Do(ctx, opened(open, logger, verb), verb, &j)
+			if verb == Upkeep || verb == Keep {
+				err = errors.Join(err, Stay(ctx, &j, opened(open, logger, Keep), logger))
 			}
-			got, err := once(ctx, limit, opened(open, logger, verb), &j, f)
-			if verb == "upkeep" || verb == "keep" {
-				err = errors.Join(err, Keep(ctx, &j, opened(open, logger, "keep"), logger))
-			}
-			return got, Named(err)
+			return got, err
 		}}
 	}
 	return helperproc.Serve(ctx, jobs, in, out)
 }
 
-// once carries out one verb.
-func once(ctx context.Context, limit time.Duration, claimer Claimer, j *Job, f func(ctx context.Context, c *claims.Claimer, j *Job) (any, error)) (any, error) {
+// Do carries out one verb. Its error is one that the reply can name.
+func Do(ctx context.Context, claimer Claimer, verb string, j *Job) (any, error) {
 	c, end, err := claimer(ctx, j)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
+	limit := callLimit
+	if verb == Upkeep {
+		limit = upkeepLimit
+	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return f(ctx, c, j)
+	got, err := verbs[verb](ctx, c, j)
+	return got, named(err)
 }
 
 // opened is the Claimer of this program.
@@ -215,38 +199,38 @@ func opened(open Opener, logger *log.Logger, verb string) Claimer {
 }
 
 var verbs = map[string]func(ctx context.Context, c *claims.Claimer, j *Job) (any, error){
-	"ensure": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
-		return nil, Ensure(ctx, c, j)
+	Ensure: func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
+		return nil, ensure(ctx, c, j)
 	},
-	"upkeep": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
+	Upkeep: func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
 		return nil, c.Upkeep(ctx, &j.Request)
 	},
-	"keep": func(context.Context, *claims.Claimer, *Job) (any, error) { return nil, nil }, // Serve does all of it afterwards
-	"forget": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
+	Keep: func(context.Context, *claims.Claimer, *Job) (any, error) { return nil, nil }, // Serve does all of it afterwards
+	Forget: func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
 		return nil, c.Forget(ctx, &j.Request)
 	},
-	"of": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
+	Of: func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
 		return c.Of(ctx, &j.Request, j.ContainerID, j.IfName)
 	},
-	"ping": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
+	Ping: func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
 		_, err := c.Store.Get(ctx, j.Request.Pool)
 		return nil, err
 	},
-	"owner": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
+	Owner: func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
 		o, err := owners(c)
 		if err != nil {
 			return nil, err
 		}
 		return o.Owner(ctx, j.Pod)
 	},
-	"bind": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
+	Bind: func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
 		o, err := owners(c)
 		if err != nil {
 			return nil, err
 		}
 		return nil, o.Bind(ctx, j.Pod, j.Owner, j.IPs)
 	},
-	"slice": func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
+	Slice: func(ctx context.Context, c *claims.Claimer, j *Job) (any, error) {
 		node, err := c.Store.NodeName(ctx, j.Node)
 		if err != nil {
 			return nil, err
@@ -259,9 +243,9 @@ var verbs = map[string]func(ctx context.Context, c *claims.Claimer, j *Job) (any
 	},
 }
 
-// Ensure reads the slice again, and then makes sure of an address. What the node does not use of a slice that is another's
+// ensure reads the slice again, and then makes sure of an address. What the node does not use of a slice that is another's
 // by now goes back.
-func Ensure(ctx context.Context, c *claims.Claimer, j *Job) error {
+func ensure(ctx context.Context, c *claims.Claimer, j *Job) error {
 	if j.SlicePool != "" {
 		node, _, _ := strings.Cut(j.Slice, " ")
 		slice, err := c.Store.Slice(ctx, j.SlicePool, node)
@@ -283,8 +267,8 @@ func owners(c *claims.Claimer) (claims.Owners, error) {
 	return o, nil
 }
 
-// Named makes an error one that the reply can name.
-func Named(err error) error {
+// named makes an error one that the reply can name.
+func named(err error) error {
 	var full *claims.FullError
 	if errors.As(err, &full) {
 		kind := ErrFull

@@ -33,7 +33,7 @@ func TestPrivilegedInheritedFiles(t *testing.T) {
 	}
 	r, w := os.NewFile(uintptr(fds[0]), "r"), os.NewFile(uintptr(fds[1]), "w")
 	defer r.Close()
-	if err := (Program{Path: program}).Upkeep(Job{Config: conf.Config{DataDir: dir}}); err != nil {
+	if err := (Program{Path: program}).Start(Upkeep, Job{Config: conf.Config{DataDir: dir}}); err != nil {
 		t.Fatal(err)
 	}
 	_ = w.Close()
