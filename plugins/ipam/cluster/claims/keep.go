@@ -4,6 +4,7 @@ package claims
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/sluice-cni/sluice/pkg/file"
@@ -31,7 +32,8 @@ func (c *Claimer) Keep(ctx context.Context, q *Request) error {
 	s := &o.file.state
 	pause, longest, touched := keepFirst, keepShort, int64(0)
 	for {
-		if needed, err := o.toKeep(ctx); err != nil || !needed {
+		needed, err := o.toKeep(ctx)
+		if err != nil || !needed {
 			return err
 		}
 		if s.Touched != touched {
@@ -48,39 +50,41 @@ func (c *Claimer) Keep(ctx context.Context, q *Request) error {
 			continue
 		}
 		pause = min(2*pause, longest)
-		if c.Reopen != nil {
-			store, err := c.Reopen()
-			if err != nil {
-				c.Log.Debug("open the store of a pool", log.Error(err))
-				continue
-			}
-			c.Store = store
-		}
-		if pending {
-			if err := c.Upkeep(ctx, q); err != nil {
-				c.Log.Debug("what waits for the store", log.Error(err))
-			}
-		}
-		if !current {
-			continue
-		}
-		_, taken, err := o.pools.read(ctx)
-		if err != nil {
-			c.Log.Debug("read a pool", log.Error(err))
-			continue
-		}
-		if longest = keepLong; 2*uint64(len(taken)) > q.Range.Size() {
-			longest = keepShort
-		}
-		if o.isScarce(taken) {
-			if err := o.file.update(ctx, stateOnly, func(s *blocks.State) { s.Scarce = true }); err != nil {
-				return err
-			}
-			if err := c.Upkeep(ctx, q); err != nil {
-				c.Log.Debug("give addresses back", log.Error(err))
-			}
+		if longest, err = c.keepOnce(ctx, o, current, pending, longest); err != nil {
+			c.Log.Debug("what waits for the store", log.Error(err))
 		}
 	}
+}
+
+// keepOnce does what waits for the store, and gives unused addresses back if they are scarce. It returns how long pauses may become.
+func (c *Claimer) keepOnce(ctx context.Context, o *operation, current, pending bool, longest time.Duration) (time.Duration, error) {
+	if c.Reopen != nil {
+		store, err := c.Reopen()
+		if err != nil {
+			return longest, err
+		}
+		c.Store = store
+	}
+	var uerr error
+	if pending {
+		uerr = c.Upkeep(ctx, o.q)
+	}
+	if !current {
+		return longest, uerr
+	}
+	_, taken, err := o.pools.read(ctx)
+	if err != nil {
+		return longest, errors.Join(uerr, err)
+	}
+	if longest = keepLong; 2*uint64(len(taken)) > o.q.Range.Size() {
+		longest = keepShort
+	}
+	if o.isScarce(taken) {
+		if err = o.file.update(ctx, stateOnly, func(s *blocks.State) { s.Scarce = true }); err == nil {
+			err = c.Upkeep(ctx, o.q)
+		}
+	}
+	return longest, errors.Join(uerr, err)
 }
 
 // ToKeep reports whether Keep has something to stay for.
