@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
-// ClaimState is how far a claim of addresses is. docs/adr/0040-cluster-addresses.md says which request goes between two states.
+// ClaimState is how far a claim of addresses is. docs/adr/0040-cluster-addresses.md says which
+// request goes between two states.
 type ClaimState string
 
 // States of a claim. The file has a list for each but Free.
@@ -43,9 +44,10 @@ func (l *Lifecycle) Refuse(id string) {
 	l.move(Trying, Free, func(c Claim, _ uint64) bool { return c.ID == id })
 }
 
-// Confirm makes usable what was asked for and what the store has. mirrors are the other pools that have the entries too. A request of
-// which the store has nothing may arrive yet, because a change comes whole or not at all. Confirm returns how many addresses were removed
-// from the pool since a request arrived.
+// Confirm makes usable what was asked for and what the store has. mirrors are the other pools that
+// have the entries too. A request that has left nothing in the store may arrive yet, because a
+// change comes whole or not at all. Confirm returns how many addresses were removed from the pool
+// since a request arrived.
 func (l *Lifecycle) Confirm(taken map[uint64]pool.Entry, mirrors []string) (removed int) {
 	confirmed := l.move(Trying, Claimed, func(c Claim, off uint64) bool { return taken[off].ID == c.ID })
 	for _, arrived := range confirmed {
@@ -64,7 +66,8 @@ func (l *Lifecycle) GiveBack(offsets []uint64) {
 	l.move(Claimed, Giving, oneOf(offsets))
 }
 
-// Rest takes the address of an owner out of use whose pod has ended here. The store does not know which nodes have a shared one.
+// Rest takes the address of an owner out of use whose pod has ended here. The store does not know
+// which nodes have a shared one.
 func (l *Lifecycle) Rest(off uint64) {
 	is := func(shared bool) func(c Claim, at uint64) bool {
 		return func(c Claim, at uint64) bool { return at == off && pool.Hold{Owner: c.Hold}.Shared() == shared }

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// slowChange is how long a change takes at least that other changes of the pool disturb. An API server that is not busy needs less
-	// for a pool of thousands of addresses.
+	// slowChange is how long a change takes at least that other changes of the pool disturb. An API
+	// server that is not busy needs less for a pool of thousands of addresses.
 	slowChange = 250 * time.Millisecond
 	// firstBackoff and longestBackoff bound the backoff.
 	firstBackoff   = 500 * time.Millisecond
@@ -22,9 +22,11 @@ const (
 	backoffFor = time.Minute
 )
 
-// backoff is the time within which a change of a pool waits for a random moment, so that the changes of nodes do not disturb each other. It
-// is 0 unless the node's last changes were slow. An API server begins a change of an object again when another one was faster
-// (GuaranteedUpdate): of ten at a time it stores one, and has worked on nine for nothing. The processes of a node share it in a file.
+// backoff is the time within which a change of a pool waits for a random moment, so that the
+// changes of nodes do not disturb each other. It is 0 unless the node's last changes were slow. An
+// API server begins a change of an object again when another one was faster (GuaranteedUpdate): of
+// ten at a time it stores one, and has worked on nine for nothing. The processes of a node share it
+// in a file.
 type backoff struct {
 	Wait  time.Duration `json:"wait"` // in nanoseconds
 	Noted time.Time     `json:"noted"`

@@ -44,8 +44,8 @@ func (c *chooser) wanted() ([]uint64, error) {
 	return []uint64{off}, nil
 }
 
-// block picks at most that many offsets: less when few addresses are left, one when the pool is nearly full. Addresses are scarce if it is
-// less than half a block.
+// block picks at most that many offsets: less when few addresses are left, one when the pool is
+// nearly full. Addresses are scarce if it is less than half a block.
 func (c *chooser) block(size int) (offsets []uint64, scarce bool, err error) {
 	r, v := &c.q.Range, c.v
 	taken, used := make(map[uint64]bool, len(v.own)), uint64(0)
@@ -78,8 +78,9 @@ func (c *chooser) block(size int) (offsets []uint64, scarce bool, err error) {
 	}
 }
 
-// share returns the first free addresses of this node's part of what is free. Each node that has some has such a part, in the
-// order of their names, so nodes that claim at a time rarely ask for the same. A new node begins anywhere.
+// share returns the first free addresses of this node's part of what is free. Each node that has
+// some has such a part, in the order of their names, so nodes that claim at a time rarely ask for
+// the same. A new node begins anywhere.
 func (c *chooser) share(taken map[uint64]bool, n int) []uint64 {
 	r := &c.q.Range
 	first, _, _ := r.Bounds()

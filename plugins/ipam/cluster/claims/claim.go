@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
-// fullPause is after how many repetitions the pause for a full pool grows no more: another node gives back at any time.
+// fullPause is after how many repetitions the pause for a full pool grows no more: another node
+// gives back at any time.
 const fullPause = 4
 
 // ensure claims until the node has what is wanted.
@@ -63,8 +64,9 @@ func (o *operation) has() bool {
 	return len(s.Spare(&o.q.Range)) > 0
 }
 
-// claim makes one request for what is wanted: by what the cache has of the pool if that is fresh, which saves reading it. A cache that
-// misleads is dropped. ahead says that no ADD waits: it claims nothing while addresses are scarce.
+// claim makes one request for what is wanted: by what the cache has of the pool if that is fresh,
+// which saves reading it. A cache that misleads is dropped. ahead says that no ADD waits: it claims
+// nothing while addresses are scarce.
 func (o *operation) claim(ctx context.Context, ahead bool) error {
 	v := o.pools.cachedView(&o.file.state)
 	if v == nil {
@@ -97,13 +99,15 @@ func (o *operation) claim(ctx context.Context, ahead bool) error {
 }
 
 const (
-	// burstPause is how soon after another claim, in seconds, one counts as part of a burst: many pods start on the node.
+	// burstPause is how soon after another claim, in seconds, one counts as part of a burst: many
+	// pods start on the node.
 	burstPause = 10
 	// maxBurst is what one change of any store can have.
 	maxBurst = 120
 )
 
-// size returns how many addresses to claim: a block, or as much as the node may keep unused if it has claimed a block a moment ago.
+// size returns how many addresses to claim: a block, or as much as the node may keep unused if it
+// has claimed a block a moment ago.
 func (o *operation) size() int {
 	s, block := &o.file.state, o.q.BlockSize
 	if block == 1 || o.q.Wanted.IsValid() || o.c.now().Unix()-s.Claimed > burstPause {
@@ -112,8 +116,8 @@ func (o *operation) size() int {
 	return max(block, min(maxBurst, blocks.MostUnused(block)-len(s.Unused())))
 }
 
-// pick chooses offsets for the next claim. If there is none it frees what is kept for an owner that has gone, and says by ErrConflict that
-// it did: the caller reads the pool again.
+// pick chooses offsets for the next claim. If there is none it frees what is kept for an owner that
+// has gone, and says by ErrConflict that it did: the caller reads the pool again.
 func (o *operation) pick(ctx context.Context, v *view, size int) (offsets []uint64, scarce bool, err error) {
 	if c := o.chooser(v); o.q.Wanted.IsValid() {
 		offsets, err = c.wanted()

@@ -16,13 +16,15 @@ import (
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
-// Claimer does what a node wants of the store. One process has one; processes of a node exclude each other by a lock.
+// Claimer does what a node wants of the store. One process has one; processes of a node exclude
+// each other by a lock.
 type Claimer struct {
 	Store Store
 	Node  blocks.Node
 	Dir   string // of the node's files
 	Log   *log.Logger
-	// Reopen returns the store anew, for a process that outlives its credentials; nil: they do not end.
+	// Reopen returns the store anew, for a process that outlives its credentials; nil: they do not
+	// end.
 	Reopen func() (Store, error)
 
 	// FullWait is how long a full pool is waited for: other nodes give back what they do not use.
@@ -50,8 +52,8 @@ type Request struct {
 	Hold string `json:"hold,omitempty"`
 }
 
-// Ensure makes sure that the node has an unused address of the range, or the address that is wanted. The caller takes
-// it from the node's file.
+// Ensure makes sure that the node has an unused address of the range, or the address that is
+// wanted. The caller takes it from the node's file.
 func (c *Claimer) Ensure(ctx context.Context, q *Request) error {
 	return c.locked(ctx, q, (*operation).ensure)
 }
@@ -84,7 +86,8 @@ func (c *Claimer) operation(q *Request) *operation {
 	}
 }
 
-// locked does work while no other process of the node talks to the store about the pool. The node's file stays free, so ADD and DEL go on.
+// locked does work while no other process of the node talks to the store about the pool. The node's
+// file stays free, so ADD and DEL go on.
 func (c *Claimer) locked(ctx context.Context, q *Request, work func(o *operation, ctx context.Context) error) error {
 	if c.wait != nil {
 		defer c.wait()()

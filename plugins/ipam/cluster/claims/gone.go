@@ -12,11 +12,13 @@ import (
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
-// unknownMark begins the name of a node that the store does not know: nothing tells whether it is gone.
+// unknownMark begins the name of a node that the store does not know: nothing tells whether it is
+// gone.
 const unknownMark = "~"
 
-// freeGone frees what nodes and owners have that are gone, in the pools that overlap, and in the pool at most every deadPause unless an
-// address is asked for. It reports whether there was anything.
+// freeGone frees what nodes and owners have that are gone, in the pools that overlap, and in the
+// pool at most every deadPause unless an address is asked for. It reports whether there was
+// anything.
 func (o *operation) freeGone(ctx context.Context, v *view) (bool, error) {
 	if len(v.elsewhere) > 0 {
 		some := false
@@ -45,8 +47,8 @@ func (o *operation) freeGone(ctx context.Context, v *view) (bool, error) {
 	return o.freeIn(ctx, this)
 }
 
-// freeIn frees what nodes have in a pool that are certainly gone, and what is kept for owners that are. Mirrored entries are freed as
-// well: each by the node that needs it.
+// freeIn frees what nodes have in a pool that are certainly gone, and what is kept for owners that
+// are. Mirrored entries are freed as well: each by the node that needs it.
 func (o *operation) freeIn(ctx context.Context, p overlap) (bool, error) {
 	change := pool.Change{Remove: map[uint64]pool.Entry{}}
 	x, err := o.c.verdicts(ctx, p)
@@ -91,7 +93,8 @@ func (c *Claimer) verdicts(ctx context.Context, p overlap) (*verdicts, error) {
 	return &verdicts{store: c.Store, pool: p, dead: dead, gone: map[string]bool{}}, err
 }
 
-// free reports whether no pod has the entry any more: its node is gone, or its owner is, and no node has it for a pod.
+// free reports whether no pod has the entry any more: its node is gone, or its owner is, and no
+// node has it for a pod.
 func (x *verdicts) free(ctx context.Context, off uint64, e pool.Entry) (bool, error) {
 	if id, ok := bootOf(e); ok && !x.dead[id] {
 		return false, nil
@@ -117,7 +120,8 @@ func (x *verdicts) free(ctx context.Context, off uint64, e pool.Entry) (bool, er
 	return gone, nil
 }
 
-// stale reports whether a mirror is of a hold that is not there: the request that entered it came late.
+// stale reports whether a mirror is of a hold that is not there: the request that entered it came
+// late.
 func (x *verdicts) stale(ctx context.Context, off uint64, h pool.Hold) (bool, error) {
 	if x.list == nil {
 		var err error

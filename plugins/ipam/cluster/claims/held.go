@@ -32,8 +32,8 @@ func (o *operation) claimHeld(ctx context.Context, v *view) error {
 	return o.attach(ctx, offsets[0], pool.Hold{})
 }
 
-// findHeld returns the offset that the pool keeps for the owner. There are two if a request came late: the one that a node has,
-// or that is wanted, or the first, stays.
+// findHeld returns the offset that the pool keeps for the owner. There are two if a request came
+// late: the one that a node has, or that is wanted, or the first, stays.
 func (o *operation) findHeld(ctx context.Context, taken map[uint64]pool.Entry) (best uint64, found bool, err error) {
 	extra := pool.Change{Remove: map[uint64]pool.Entry{}}
 	wanted, _ := pool.Offset(o.q.Range.CIDR, o.q.Wanted)
@@ -61,8 +61,8 @@ func (o *operation) findHeld(ctx context.Context, taken map[uint64]pool.Entry) (
 	return best, found, err
 }
 
-// sameObject reports whether two owners are one object of the cluster. An IPAMClaim is kept for a virtual machine or for
-// other pods, never for both.
+// sameObject reports whether two owners are one object of the cluster. An IPAMClaim is kept for a
+// virtual machine or for other pods, never for both.
 func sameObject(a, b string) bool {
 	ka, na := pool.Hold{Owner: a}.Kind()
 	kb, nb := pool.Hold{Owner: b}.Kind()
@@ -72,11 +72,13 @@ func sameObject(a, b string) bool {
 	return slices.Equal(na[:2], nb[:2])
 }
 
-// attach enters this node as the one whose pod has the address. old is what the pool keeps, or the zero value.
+// attach enters this node as the one whose pod has the address. old is what the pool keeps, or the
+// zero value.
 func (o *operation) attach(ctx context.Context, off uint64, old pool.Hold) error {
 	s := &o.file.state
 	here := pool.NodeID{Node: s.Node, Machine: o.c.Node.Machine, Boot: o.c.Node.Boot}
-	// What this node was giving back to the owner is taken again under another ID, because the request for that may be under way.
+	// What this node was giving back to the owner is taken again under another ID, because the
+	// request for that may be under way.
 	resting := slices.ContainsFunc(s.Resting, func(r blocks.Claim) bool { return r.ID == old.String() })
 	if old.Taken() && !resting && (old.Node.Machine != here.Machine || old.Node.Boot == here.Boot) {
 		dead, err := o.c.IsDead(ctx, old.Node)
@@ -103,8 +105,8 @@ func (o *operation) attach(ctx context.Context, off uint64, old pool.Hold) error
 	return o.try(ctx, claim, change, func(*blocks.State) {})
 }
 
-// spareOne gives one unused address of this node back, or the one that is wanted, so that it can be kept for the owner.
-// full is returned if the node has none.
+// spareOne gives one unused address of this node back, or the one that is wanted, so that it can be
+// kept for the owner. full is returned if the node has none.
 func (o *operation) spareOne(ctx context.Context, full error) error {
 	some := false
 	err := o.release(ctx, func(unused []uint64) []uint64 {
@@ -124,8 +126,8 @@ func (o *operation) spareOne(ctx context.Context, full error) error {
 	return full
 }
 
-// releaseHeld tells the store that no pod of this node has the addresses any more that it keeps for their owners. A call that was killed
-// may have left some that no pod has taken.
+// releaseHeld tells the store that no pod of this node has the addresses any more that it keeps for
+// their owners. A call that was killed may have left some that no pod has taken.
 func (o *operation) releaseHeld(ctx context.Context) error {
 	return o.c.retry(ctx, func() error {
 		if err := o.file.update(ctx, withUses, (*blocks.State).RestIdle); err != nil {

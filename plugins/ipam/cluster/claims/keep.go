@@ -13,15 +13,17 @@ import (
 )
 
 const (
-	// keepFirst is how soon after its last ADD or DEL a node that has unused addresses reads the pool to see whether they are scarce by now.
-	// The pause doubles up to keepShort in a pool that is more than half taken, and to keepLong in others.
+	// keepFirst is how soon after its last ADD or DEL a node that has unused addresses reads the
+	// pool to see whether they are scarce by now. The pause doubles up to keepShort in a pool that
+	// is more than half taken, and to keepLong in others.
 	keepFirst = idle
 	keepShort = 20 * time.Second
 	keepLong  = 2 * time.Minute
 )
 
-// Keep stays while the node has unused addresses of a pool, and gives them back once they are scarce: a node without an ADD would
-// not notice otherwise. It also carries out what the store could not do before. One caller of a node does it; another returns at once.
+// Keep stays while the node has unused addresses of a pool, and gives them back once they are
+// scarce: a node without an ADD would not notice otherwise. It also carries out what the store
+// could not do before. One caller of a node does it; another returns at once.
 func (c *Claimer) Keep(ctx context.Context, q *Request) error {
 	only := file.TryLock(c.path(q.Pool, "keep"))
 	if only == nil {
@@ -56,7 +58,8 @@ func (c *Claimer) Keep(ctx context.Context, q *Request) error {
 	}
 }
 
-// keepOnce does what waits for the store, and gives unused addresses back if they are scarce. It returns how long pauses may become.
+// keepOnce does what waits for the store, and gives unused addresses back if they are scarce. It
+// returns how long pauses may become.
 func (c *Claimer) keepOnce(ctx context.Context, o *operation, current, pending bool, longest time.Duration) (time.Duration, error) {
 	if c.Reopen != nil {
 		store, err := c.Reopen()

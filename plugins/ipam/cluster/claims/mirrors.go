@@ -17,14 +17,16 @@ func mirrors(e pool.Entry, owner string) bool {
 	return ok && h.IsMirror() && h.Owner == owner
 }
 
-// ownMirror reports whether this machine made the entry for a claim in another pool, in this boot or an earlier one.
+// ownMirror reports whether this machine made the entry for a claim in another pool, in this boot
+// or an earlier one.
 func (c *Claimer) ownMirror(e pool.Entry) bool {
 	n, ok := pool.ParseNodeID(e.ID)
 	return ok && n.IsMirror() && n.Machine == c.Node.Machine
 }
 
-// removeLateMirrors removes mirrors of this node whose claim is gone: the request that entered them came late. The list is read
-// before the files, and a claim stands in its file before its mirrors are asked for.
+// removeLateMirrors removes mirrors of this node whose claim is gone: the request that entered them
+// came late. The list is read before the files, and a claim stands in its file before its mirrors
+// are asked for.
 func (o *operation) removeLateMirrors(ctx context.Context, node string) error {
 	if !o.q.Overlapping || o.pools.knownNotOverlapping(o.pools.cache.UID) {
 		return nil

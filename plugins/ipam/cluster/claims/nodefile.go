@@ -11,9 +11,10 @@ import (
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/blocks"
 )
 
-// nodeFile is the node's file of the pool. It is open only while it is read or changed, and never while the store is asked, because
-// ADD and DEL need it. They change who uses which address, and what is kept for an owner. Everything else in it changes only under the
-// lock of the pool's claims, so the rest of an operation can rely on state.
+// nodeFile is the node's file of the pool. It is open only while it is read or changed, and never
+// while the store is asked, because ADD and DEL need it. They change who uses which address, and
+// what is kept for an owner. Everything else in it changes only under the lock of the pool's
+// claims, so the rest of an operation can rely on state.
 type nodeFile struct {
 	dir, place, pool string
 

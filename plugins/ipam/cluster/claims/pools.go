@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
-// pools reads and changes the pools of the store for one operation. What it reads goes into the cache.
+// pools reads and changes the pools of the store for one operation. What it reads goes into the
+// cache.
 type pools struct {
 	c     *Claimer
 	q     *Request
@@ -55,7 +56,8 @@ func (p *pools) read(ctx context.Context) (*pool.Object, map[uint64]pool.Entry, 
 	return obj, taken, err
 }
 
-// cachedView returns the pool as the cache has it, or nil if the pool has to be read before a claim. s is the node's file.
+// cachedView returns the pool as the cache has it, or nil if the pool has to be read before a
+// claim. s is the node's file.
 func (p *pools) cachedView(s *blocks.State) *view {
 	k := &p.cache
 	if p.q.Hold != "" || p.q.Wanted.IsValid() || k.UID == "" || k.Range == "" || !p.c.within(k.Seen, freshFor) || !p.knownNotOverlapping(k.UID) ||
@@ -80,7 +82,8 @@ func (p *pools) dropView() {
 	p.cache.save()
 }
 
-// readAll reads the pool, those that overlap unless the node knows that there are none, and the reservations.
+// readAll reads the pool, those that overlap unless the node knows that there are none, and the
+// reservations.
 func (p *pools) readAll(ctx context.Context) (*view, error) {
 	v := &view{}
 	if !p.knownNotOverlapping(p.cache.UID) {
@@ -113,7 +116,8 @@ func (p *pools) readAll(ctx context.Context) (*view, error) {
 	return v, nil
 }
 
-// listOverlaps returns the allocations of the pool, nil if there is none, and the pools that overlap with it.
+// listOverlaps returns the allocations of the pool, nil if there is none, and the pools that
+// overlap with it.
 func (p *pools) listOverlaps(ctx context.Context) (map[uint64]pool.Entry, []overlap, error) {
 	if !p.q.Overlapping {
 		_, taken, err := p.read(ctx)
@@ -167,8 +171,9 @@ func (p *pools) overlapsIn(ctx context.Context, list []pool.Object, began time.T
 	return own, others, nil
 }
 
-// sameNetwork reports whether a pool is of the network of the request: one of a range, or of the slice that a node has of a
-// range. nodes are asked for once, and only if there is a name that may be a slice's.
+// sameNetwork reports whether a pool is of the network of the request: one of a range, or of the
+// slice that a node has of a range. nodes are asked for once, and only if there is a name that may
+// be a slice's.
 func (p *pools) sameNetwork(ctx context.Context, obj *pool.Object, nodes *map[string]bool) (bool, error) {
 	if obj.Name == pool.Name(p.q.Network, "", obj.Range) {
 		return true, nil
@@ -186,12 +191,14 @@ func (p *pools) sameNetwork(ctx context.Context, obj *pool.Object, nodes *map[st
 	return (*nodes)[node], nil
 }
 
-// knownNotOverlapping reports whether no pool overlaps with the one of this UID, as far as it was seen not long ago.
+// knownNotOverlapping reports whether no pool overlaps with the one of this UID, as far as it was
+// seen not long ago.
 func (p *pools) knownNotOverlapping(uid string) bool {
 	return !p.q.Overlapping || uid != "" && p.cache.UID == uid && p.c.within(p.cache.Alone, aloneFor)
 }
 
-// takenElsewhere returns what others have in the pools that overlap, by the offsets of the request's pool.
+// takenElsewhere returns what others have in the pools that overlap, by the offsets of the
+// request's pool.
 func (p *pools) takenElsewhere(others []overlap) map[uint64]pool.Entry {
 	out := map[uint64]pool.Entry{}
 	for _, o := range others {
@@ -210,8 +217,9 @@ func translate(from netip.Prefix, off uint64, to netip.Prefix) (uint64, bool) {
 	return pool.Offset(to, a)
 }
 
-// readReservations notes which addresses without an entry whereabouts has reserved for pods. It gives such an address to no other pod. The
-// node remembers them for aloneFor: with the address, whereabouts writes an entry first.
+// readReservations notes which addresses without an entry whereabouts has reserved for pods. It
+// gives such an address to no other pod. The node remembers them for aloneFor: with the address,
+// whereabouts writes an entry first.
 func (p *pools) readReservations(ctx context.Context, own map[uint64]pool.Entry) error {
 	if p.c.within(p.cache.ReservedSeen, aloneFor) {
 		return nil
@@ -253,25 +261,28 @@ func checked(obj *pool.Object, cidr netip.Prefix) (map[uint64]pool.Entry, error)
 }
 
 const (
-	// freshFor is how old the cache of a pool may be for a claim that does not read the pool before.
+	// freshFor is how old the cache of a pool may be for a claim that does not read the pool
+	// before.
 	freshFor = 10 * time.Second
-	// aloneFor is for how long a pool counts as one that no other overlaps, after none did. Another node that makes one later enters
-	// its claims into this pool too; whereabouts does not.
+	// aloneFor is for how long a pool counts as one that no other overlaps, after none did. Another
+	// node that makes one later enters its claims into this pool too; whereabouts does not.
 	aloneFor = 30 * time.Second
 	// deadPause is how often a node asks whether others are gone.
 	deadPause = 5 * time.Second
 )
 
-// cache is what a node has seen of a pool, in a file. It saves requests. What it says of free addresses may be wrong: a claim of one that
-// is taken changes nothing. What it says of overlapping pools holds, see docs/adr/0040-cluster-addresses.md. Its users have the lock of
-// the pool's claims.
+// cache is what a node has seen of a pool, in a file. It saves requests. What it says of free
+// addresses may be wrong: a claim of one that is taken changes nothing. What it says of overlapping
+// pools holds, see docs/adr/0040-cluster-addresses.md. Its users have the lock of the pool's
+// claims.
 type cache struct {
 	path string
 
 	Boot string `json:"boot"` // of the node
 	UID  string `json:"uid"`  // of the pool's object, or empty: nothing was seen
 
-	// Range is the object's, as it has it. A claim from the cache asks for it: in another range an offset is another address.
+	// Range is the object's, as it has it. A claim from the cache asks for it: in another range an
+	// offset is another address.
 	Range string `json:"range"`
 
 	Seen  time.Time   `json:"seen"`  // when the pool was as below

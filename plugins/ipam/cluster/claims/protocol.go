@@ -15,14 +15,15 @@ import (
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
-// This file takes claims through the states of blocks.Lifecycle, in the order of the tables of docs/adr/0040-cluster-addresses.md:
-// each state is in the node's file before the request that it is about, and what a kill leaves there is ended by the next reconcile.
+// This file takes claims through the states of blocks.Lifecycle, in the order of the tables of
+// docs/adr/0040-cluster-addresses.md: each state is in the node's file before the request that it
+// is about, and what a kill leaves there is ended by the next reconcile.
 //
 //	try:     file: trying  -> change of the pool -> file: claims
 //	release: file: giving  -> change of the pool -> file: forgotten
 
-// try takes a claim through its states: trying, the request, and usable if the store has it. docs/adr/0040-cluster-addresses.md says what
-// a kill in between leaves.
+// try takes a claim through its states: trying, the request, and usable if the store has it.
+// docs/adr/0040-cluster-addresses.md says what a kill in between leaves.
 func (o *operation) try(ctx context.Context, claim blocks.Claim, change pool.Change, note func(s *blocks.State)) error {
 	err := o.file.update(ctx, stateOnly, func(s *blocks.State) {
 		if len(claim.Runs) > 0 {
@@ -46,9 +47,10 @@ func (o *operation) try(ctx context.Context, claim blocks.Claim, change pool.Cha
 	return o.confirm(ctx, obj)
 }
 
-// confirm makes claims usable that the store has. obj is the pool as a change has left it, or nil. With enable_overlapping_ranges the claims
-// go into every pool of the network that has the addresses too, and the node reads them after it has claimed. So of two nodes that
-// claim one address in two pools at a time, at least one sees the other, and gives the address up.
+// confirm makes claims usable that the store has. obj is the pool as a change has left it, or nil.
+// With enable_overlapping_ranges the claims go into every pool of the network that has the
+// addresses too, and the node reads them after it has claimed. So of two nodes that claim one
+// address in two pools at a time, at least one sees the other, and gives the address up.
 func (o *operation) confirm(ctx context.Context, obj *pool.Object) error {
 	if obj != nil && o.pools.knownNotOverlapping(obj.UID) {
 		own, err := checked(obj, o.q.Range.CIDR)
@@ -73,7 +75,8 @@ func (o *operation) confirm(ctx context.Context, obj *pool.Object) error {
 	return o.commit(ctx, own, others, lost)
 }
 
-// mirror enters the node's claims into the other pools. It returns the addresses that others have there.
+// mirror enters the node's claims into the other pools. It returns the addresses that others have
+// there.
 func (o *operation) mirror(ctx context.Context, own map[uint64]pool.Entry, others []overlap) (map[uint64]pool.Entry, error) {
 	lost := map[uint64]pool.Entry{}
 	for _, other := range others {
@@ -104,8 +107,8 @@ func (o *operation) mirror(ctx context.Context, own map[uint64]pool.Entry, other
 	return lost, nil
 }
 
-// commit makes the claims usable that the pool has, but not what another has in a pool that overlaps. own is nil if nothing is known of the
-// pool.
+// commit makes the claims usable that the pool has, but not what another has in a pool that
+// overlaps. own is nil if nothing is known of the pool.
 func (o *operation) commit(ctx context.Context, own map[uint64]pool.Entry, others []overlap, lost map[uint64]pool.Entry) error {
 	var names []string
 	for _, other := range others {
@@ -156,7 +159,8 @@ func (o *operation) release(ctx context.Context, choose func(unused []uint64) []
 	return o.give(ctx)
 }
 
-// give removes from the store what the node gives back. What does not get done stays under Giving for the next time.
+// give removes from the store what the node gives back. What does not get done stays under Giving
+// for the next time.
 func (o *operation) give(ctx context.Context) error {
 	giving := o.file.state.Giving
 	if len(giving) == 0 {
@@ -197,8 +201,8 @@ func (o *operation) give(ctx context.Context) error {
 	return o.file.update(ctx, stateOnly, func(s *blocks.State) { s.Forget(giving) })
 }
 
-// giveUnseen removes from the pool what it should have, without reading it before. It reports false if the pool has something else, or
-// another one may overlap.
+// giveUnseen removes from the pool what it should have, without reading it before. It reports false
+// if the pool has something else, or another one may overlap.
 func (o *operation) giveUnseen(ctx context.Context, giving []blocks.Claim) (bool, error) {
 	k := &o.pools.cache
 	if k.UID == "" || !o.pools.knownNotOverlapping(k.UID) {
@@ -223,8 +227,8 @@ func (o *operation) giveUnseen(ctx context.Context, giving []blocks.Claim) (bool
 	return true, err
 }
 
-// dropLost takes addresses out of use that the store does not have for this node any more. A pod that has one keeps it: the node
-// cannot take it away, and another may have it now.
+// dropLost takes addresses out of use that the store does not have for this node any more. A pod
+// that has one keeps it: the node cannot take it away, and another may have it now.
 func dropLost(logger *log.Logger, s *blocks.State, taken map[uint64]pool.Entry) {
 	var lost []uint64
 	for _, claim := range s.Claims {
@@ -243,8 +247,8 @@ func dropLost(logger *log.Logger, s *blocks.State, taken map[uint64]pool.Entry) 
 	s.Drop(lost)
 }
 
-// newID returns the ID of the next claim of a node that has that name in the store. Every claim has another one: an answer to an older
-// request, which may arrive at any time, fits no newer claim.
+// newID returns the ID of the next claim of a node that has that name in the store. Every claim has
+// another one: an answer to an older request, which may arrive at any time, fits no newer claim.
 func newID(n blocks.Node, name string) string {
 	return pool.NodeID{Node: name, Machine: n.Machine, Boot: n.Boot, Nonce: nonce()}.String()
 }

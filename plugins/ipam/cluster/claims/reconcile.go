@@ -21,8 +21,9 @@ func (o *operation) catchUp(ctx context.Context) error {
 	return o.reconcile(ctx, &view{own: taken})
 }
 
-// reconcile brings the node's file and the store together before anything new is asked for: after a reboot, after a kill
-// between a request and its answer, and after the store lost what the file has. v is the pool, and is as the pool is then.
+// reconcile brings the node's file and the store together before anything new is asked for: after a
+// reboot, after a kill between a request and its answer, and after the store lost what the file
+// has. v is the pool, and is as the pool is then.
 func (o *operation) reconcile(ctx context.Context, v *view) error {
 	s := &o.file.state
 	if s.CIDR.IsValid() && s.CIDR != o.q.Range.CIDR {
@@ -60,9 +61,9 @@ func hasEntry(taken map[uint64]pool.Entry, c blocks.Claim) bool {
 	return slices.ContainsFunc(c.Offsets(), func(off uint64) bool { return taken[off].ID == c.ID })
 }
 
-// reboot takes up the state in a new boot, or on a node without a file. No pod of an earlier boot lives, so all that this
-// machine claimed then is free for it. The entries get an ID of this boot, in one change: what an earlier boot asked for
-// and is still under way fits none of them.
+// reboot takes up the state in a new boot, or on a node without a file. No pod of an earlier boot
+// lives, so all that this machine claimed then is free for it. The entries get an ID of this boot,
+// in one change: what an earlier boot asked for and is still under way fits none of them.
 func (o *operation) reboot(ctx context.Context, v *view) error {
 	name, err := o.c.Store.NodeName(ctx, o.c.Node)
 	if err != nil {
@@ -114,8 +115,8 @@ func (o *operation) reboot(ctx context.Context, v *view) error {
 	return err
 }
 
-// rename returns a change that gives the chosen entries an ID of this boot, and the claim with that ID. What pods of an earlier boot had
-// for an owner is the owner's again.
+// rename returns a change that gives the chosen entries an ID of this boot, and the claim with that
+// ID. What pods of an earlier boot had for an owner is the owner's again.
 func rename(node blocks.Node, name string, taken map[uint64]pool.Entry, chosen func(id pool.NodeID, text string) bool) (blocks.Claim, pool.Change) {
 	claim, change := blocks.Claim{ID: newID(node, name)}, pool.Change{Replace: map[uint64][2]pool.Entry{}}
 	var offsets []uint64
@@ -137,7 +138,8 @@ func earlier(node blocks.Node, name string, id pool.NodeID) bool {
 	return id.Node == name && id.Machine == node.Machine && id.Boot != node.Boot && !id.IsMirror()
 }
 
-// idsInFile returns the IDs of the file, if it is this machine's. Another machine's is emptied: the disk was moved or copied.
+// idsInFile returns the IDs of the file, if it is this machine's. Another machine's is emptied: the
+// disk was moved or copied.
 func (o *operation) idsInFile(s *blocks.State, name string) map[string]bool {
 	ids := map[string]bool{}
 	switch s.Machine {

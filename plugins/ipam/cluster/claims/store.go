@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package claims is the protocol between a node and the store of the pools: how a node claims addresses, confirms them
-// in pools that overlap, gives them back, and takes up its state after a crash or a reboot.
+// Package claims is the protocol between a node and the store of the pools: how a node claims
+// addresses, confirms them in pools that overlap, gives them back, and takes up its state after a
+// crash or a reboot.
 //
-// Every change of a pool is one atomic change of Store. docs/adr/0040-cluster-addresses.md has the reasons. It must not
-// know which store it talks to.
+// Every change of a pool is one atomic change of Store. docs/adr/0040-cluster-addresses.md has the
+// reasons. It must not know which store it talks to.
 package claims
 
 import (
@@ -19,7 +20,8 @@ import (
 var (
 	// ErrConflict means that a condition of a Change does not hold, and nothing has changed.
 	ErrConflict = errors.New("the pool has changed")
-	// ErrUnavailable means that the store has not answered. What was asked for may have happened, or may happen later.
+	// ErrUnavailable means that the store has not answered. What was asked for may have happened,
+	// or may happen later.
 	ErrUnavailable = errors.New("the store cannot be reached")
 	// ErrDenied means that the store knows the caller and refuses.
 	ErrDenied = errors.New("the store refuses")
@@ -35,8 +37,8 @@ type Store interface {
 	List(ctx context.Context) ([]pool.Object, error)
 	// Create makes an empty pool. It is no error if there is one.
 	Create(ctx context.Context, name, cidr string) error
-	// Change changes a pool whole or not at all. It returns the pool as the change has left it, or nil if the store does
-	// not say.
+	// Change changes a pool whole or not at all. It returns the pool as the change has left it, or
+	// nil if the store does not say.
 	Change(ctx context.Context, name string, c pool.Change) (*pool.Object, error)
 	// Slice returns the range that a node has of a pool of slices.
 	Slice(ctx context.Context, name, node string) (string, error)
@@ -48,11 +50,14 @@ type Store interface {
 	Dead(ctx context.Context, ids []pool.NodeID) (map[pool.NodeID]bool, error)
 	// Gone reports whether the owner of a hold is certainly gone: no pod of it comes again.
 	Gone(ctx context.Context, h pool.Hold) (bool, error)
-	// Reservations returns whereabouts' reservations of addresses over all pools: the pod of each, by its name.
+	// Reservations returns whereabouts' reservations of addresses over all pools: the pod of each,
+	// by its name.
 	Reservations(ctx context.Context) (map[string]string, error)
-	// Reserve makes such a reservation. It is no error if the pod has it, and ErrConflict if another has.
+	// Reserve makes such a reservation. It is no error if the pod has it, and ErrConflict if
+	// another has.
 	Reserve(ctx context.Context, name, podRef, ifName string) error
-	// Unreserve removes those of the reservations, the pod of each by its name, that are for that pod still.
+	// Unreserve removes those of the reservations, the pod of each by its name, that are for that
+	// pod still.
 	Unreserve(ctx context.Context, pods map[string]string) error
 }
 

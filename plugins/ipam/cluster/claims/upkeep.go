@@ -14,15 +14,17 @@ import (
 )
 
 const (
-	// idle is how long a node without an ADD or DEL keeps what it does not use while addresses are scarce.
+	// idle is how long a node without an ADD or DEL keeps what it does not use while addresses are
+	// scarce.
 	idle = 2 * time.Second
 	// upkeepPause bounds the pause after upkeep that failed.
 	upkeepPause = 5 * time.Minute
 )
 
-// Upkeep does what no call waits for: it claims ahead of need, gives back what is too much, and carries out releases
-// that wait for the store. One process of a node does it at a time. Another returns at once, unless an address of an owner is released: the
-// first may have read the file before that, and the pod's successor waits for it.
+// Upkeep does what no call waits for: it claims ahead of need, gives back what is too much, and
+// carries out releases that wait for the store. One process of a node does it at a time. Another
+// returns at once, unless an address of an owner is released: the first may have read the file
+// before that, and the pod's successor waits for it.
 func (c *Claimer) Upkeep(ctx context.Context, q *Request) error {
 	only, err := c.lockUpkeep(ctx, q)
 	if only == nil || err != nil {
@@ -110,7 +112,7 @@ func (o *operation) upkeep(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := o.file.load(ctx); err != nil { // ADDs went on meanwhile
+	if err := o.file.load(ctx); err != nil { // ADDs went on during that
 		return err
 	}
 	switch {

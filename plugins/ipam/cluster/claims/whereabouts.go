@@ -13,10 +13,12 @@ import (
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
-// exchange is what a node does about allocations of whereabouts: it takes them over, gives its own back as such, and releases them.
+// exchange is what a node does about allocations of whereabouts: it takes them over, gives its own
+// back as such, and releases them.
 //
-// whereabouts reserves the address of a pod over all pools of the network, by an object for each address. It makes that after the entry in
-// the pool. Claims of nodes need none: they have entries in every pool that overlaps.
+// whereabouts reserves the address of a pod over all pools of the network, by an object for each
+// address. It makes that after the entry in the pool. Claims of nodes need none: they have entries
+// in every pool that overlaps.
 type exchange struct{ o *operation }
 
 // Of returns the addresses that the pool has for an attachment of whereabouts.
@@ -35,7 +37,8 @@ func (c *Claimer) Of(ctx context.Context, q *Request, containerID, ifName string
 	return out, err
 }
 
-// Import turns allocations of pods into claims of the node that the containers use. It returns how many.
+// Import turns allocations of pods into claims of the node that the containers use. It returns how
+// many.
 func (c *Claimer) Import(ctx context.Context, q *Request, chosen func(e pool.Entry) bool) (n int, err error) {
 	err = c.locked(ctx, q, func(o *operation, ctx context.Context) error {
 		var obj *pool.Object
@@ -93,8 +96,8 @@ func (x *exchange) importOnce(ctx context.Context, chosen func(e pool.Entry) boo
 	return len(change.Replace), obj, err
 }
 
-// Export turns the addresses that containers of the node use into allocations and reservations of their pods, as whereabouts has
-// them. It returns how many. The node's file forgets them.
+// Export turns the addresses that containers of the node use into allocations and reservations of
+// their pods, as whereabouts has them. It returns how many. The node's file forgets them.
 func (c *Claimer) Export(ctx context.Context, q *Request) (n int, err error) {
 	err = c.locked(ctx, q, func(o *operation, ctx context.Context) error {
 		var err error
@@ -116,7 +119,8 @@ func (x *exchange) export(ctx context.Context) (n int, err error) {
 				change.Replace[off] = [2]pool.Entry{{ID: claim.ID}, {ID: u.ContainerID, PodRef: u.PodRef, IfName: u.IfName}}
 			}
 		}
-		// The node's entries in pools that overlap go after this, and only a reservation keeps whereabouts from the addresses there.
+		// The node's entries in pools that overlap go after this, and only a reservation keeps
+		// whereabouts from the addresses there.
 		rerr := x.reserve(ctx, &change)
 		if change.Empty() || rerr != nil && !errors.Is(rerr, ErrConflict) {
 			return rerr
@@ -134,8 +138,8 @@ func (x *exchange) export(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// reserve makes the reservations of pods to which a change of a pool gives entries. It takes those out of the change whose address is
-// reserved for another pod, and returns them as an error.
+// reserve makes the reservations of pods to which a change of a pool gives entries. It takes those
+// out of the change whose address is reserved for another pod, and returns them as an error.
 func (x *exchange) reserve(ctx context.Context, change *pool.Change) error {
 	q := x.o.q
 	if !q.Overlapping {
@@ -155,7 +159,8 @@ func (x *exchange) reserve(ctx context.Context, change *pool.Change) error {
 	return errors.Join(errs...)
 }
 
-// Unreserve removes the reservations that whereabouts made for pods whose addresses are the node's by now: nothing else would remove them.
+// Unreserve removes the reservations that whereabouts made for pods whose addresses are the node's
+// by now: nothing else would remove them.
 func (c *Claimer) Unreserve(ctx context.Context, q *Request) error {
 	pods := map[string]string{}
 	file := c.operation(q).file
@@ -174,8 +179,8 @@ func (c *Claimer) Unreserve(ctx context.Context, q *Request) error {
 	return c.Store.Unreserve(ctx, pods)
 }
 
-// Forget removes what whereabouts allocated for the attachments that stand under Owed, all of them in one change. What the store does not
-// do now stays there, and upkeep does it later.
+// Forget removes what whereabouts allocated for the attachments that stand under Owed, all of them
+// in one change. What the store does not do now stays there, and upkeep does it later.
 func (c *Claimer) Forget(ctx context.Context, q *Request) error {
 	o := c.operation(q)
 	err := o.file.load(ctx)
@@ -200,8 +205,9 @@ func (x *exchange) forget(ctx context.Context) error {
 	return x.o.file.update(ctx, stateOnly, func(s *blocks.State) { s.Paid(owed) })
 }
 
-// removeOwed removes the reservations before the entries: an entry that is still there says what is left to do. A pod of the same name may
-// take the entry over in between, and takes the reservation for its own, so it gets one again.
+// removeOwed removes the reservations before the entries: an entry that is still there says what is
+// left to do. A pod of the same name may take the entry over in between, and takes the reservation
+// for its own, so it gets one again.
 func (x *exchange) removeOwed(ctx context.Context, owed []blocks.Owed) error {
 	q, store := x.o.q, x.o.c.Store
 	unreserved := map[uint64]pool.Entry{}

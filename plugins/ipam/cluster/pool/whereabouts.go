@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// This file is whereabouts' encoding to the byte: its objects, their names, and the offsets and entries in them.
+// This file is whereabouts' encoding to the byte: its objects, their names, and the offsets and
+// entries in them.
 
 // APIVersion is that of whereabouts' objects.
 const APIVersion = "whereabouts.cni.cncf.io/v1alpha1"
@@ -81,12 +82,12 @@ func (o *IPPool) Object() *Object {
 	return &Object{Name: o.Metadata.Name, UID: o.Metadata.UID, Range: o.Spec.Range, Allocations: o.Spec.Allocations}
 }
 
-// MaxOffset is the largest offset of an address in its pool. whereabouts reads offsets as signed 64-bit numbers, and
-// drops those that do not fit.
+// MaxOffset is the largest offset of an address in its pool. whereabouts reads offsets as signed
+// 64-bit numbers, and drops those that do not fit.
 const MaxOffset = 1<<63 - 1
 
-// Entry is one allocation, in whereabouts' encoding. An entry of a node has an ID of NodeID, one that is kept for an owner
-// an ID of Hold. Both have no PodRef.
+// Entry is one allocation, in whereabouts' encoding. An entry of a node has an ID of NodeID, one
+// that is kept for an owner an ID of Hold. Both have no PodRef.
 type Entry struct {
 	ID     string `json:"id"`
 	PodRef string `json:"podref"`
@@ -101,8 +102,8 @@ type Object struct {
 	Allocations map[string]Entry
 }
 
-// Taken returns the allocations by offset. An offset that cannot be read is an error: another program or a person
-// wrote it, and what it means is unknown.
+// Taken returns the allocations by offset. An offset that cannot be read is an error: another
+// program or a person wrote it, and what it means is unknown.
 func (o *Object) Taken() (map[uint64]Entry, error) {
 	out := make(map[uint64]Entry, len(o.Allocations))
 	for k, e := range o.Allocations {
@@ -115,8 +116,8 @@ func (o *Object) Taken() (map[uint64]Entry, error) {
 	return out, nil
 }
 
-// Prefix returns the range of the object. It is compared with the configuration's: offsets of another range would
-// mean other addresses.
+// Prefix returns the range of the object. It is compared with the configuration's: offsets of
+// another range would mean other addresses.
 func (o *Object) Prefix() (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(o.Range)
 	if err != nil || p != p.Masked() {
@@ -125,8 +126,8 @@ func (o *Object) Prefix() (netip.Prefix, error) {
 	return p, nil
 }
 
-// Offset returns the distance of an address from the first address of the network. It reports false for an address
-// outside the network or further away than MaxOffset.
+// Offset returns the distance of an address from the first address of the network. It reports false
+// for an address outside the network or further away than MaxOffset.
 func Offset(p netip.Prefix, a netip.Addr) (uint64, bool) {
 	if !p.Contains(a) {
 		return 0, false
@@ -180,8 +181,9 @@ func Name(network, node, cidr string) string {
 	return name
 }
 
-// SliceNode returns the node whose slice a pool of that name and range is, if it is one of the network. The name of another
-// network looks the same: the caller has to know whether there is such a node.
+// SliceNode returns the node whose slice a pool of that name and range is, if it is one of the
+// network. The name of another network looks the same: the caller has to know whether there is such
+// a node.
 func SliceNode(network, name, cidr string) (string, bool) {
 	node, ok := strings.CutSuffix(name, "-"+normal(cidr))
 	if network != "" && ok {
@@ -190,7 +192,8 @@ func SliceNode(network, name, cidr string) (string, bool) {
 	return node, ok && node != ""
 }
 
-// ReservationName returns the name of the object that reserves an address over all pools of a network.
+// ReservationName returns the name of the object that reserves an address over all pools of a
+// network.
 func ReservationName(network string, a netip.Addr) string {
 	name := normal(a.String())
 	if network != "" {
