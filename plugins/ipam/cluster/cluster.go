@@ -302,8 +302,12 @@ func (t *target) mustHave(a netip.Addr, what string) error {
 	return cnierr.New(cnierr.CodeConflict, fmt.Sprintf("%s %s, and %s is asked for", what, a, t.q.Wanted), "")
 }
 
-// save writes the file and begins upkeep if it is due. t is nil if the range is not known.
+// save writes the file and begins upkeep if it is due, but not in a store that the configuration does not name. t is nil if the range is
+// not known.
 func (l *call) save(f *blocks.File, t *target) error {
+	if f.Place != l.c.Backend {
+		return f.Save()
+	}
 	f.Touched = time.Now().UnixMilli()
 	now := f.Touched / 1000
 	var r *pool.Range

@@ -38,22 +38,14 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 		return confErr
 	}
 	l := p.call(c, a)
-	var errs []error
 	found := false
-	for _, place := range places {
-		names, err := blocks.Pools(c.DataDir, place)
-		errs = append(errs, err)
-		for _, name := range names {
-			had, err := l.delIn(ctx, place, name)
-			found = found || had
-			errs = append(errs, err)
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return l.stateError(err)
-	}
-	if found {
-		return nil
+	err := l.eachPool(func(place, name string) error {
+		had, err := l.delIn(ctx, place, name)
+		found = found || had
+		return err
+	})
+	if err != nil || found {
+		return err
 	}
 	if confErr != nil {
 		a.Log.Warn("the configuration is not valid, and no address of the attachment is known here", log.Error(confErr))
@@ -67,6 +59,22 @@ func (p *plugin) del(ctx context.Context, a *cniskel.Args) error {
 		if err != nil { // "sluice ipam check" finds what is not noted
 			a.Log.Error("an address that whereabouts allocated is not released", log.String("pool", c.PoolName("", c.Ranges[i].CIDR.String())), log.Error(err))
 		}
+	}
+	return nil
+}
+
+// eachPool does something for each pool that the node has a file of, whichever the store.
+func (l *call) eachPool(do func(place, name string) error) error {
+	var errs []error
+	for _, place := range places {
+		names, err := blocks.Pools(l.c.DataDir, place)
+		errs = append(errs, err)
+		for _, name := range names {
+			errs = append(errs, do(place, name))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return l.stateError(err)
 	}
 	return nil
 }
@@ -126,13 +134,10 @@ func (l *call) delIn(ctx context.Context, place, name string) (bool, error) {
 		l.note("address is released", name, a)
 	}
 	if !f.Release(l.a.ContainerID, l.a.IfName) {
-		if f.Idle() && place == l.c.Backend { // of an ADD that was killed
+		if f.Idle() { // of an ADD that was killed
 			err = l.save(f, l.known(name))
 		}
 		return f.Released(l.a.ContainerID, l.a.IfName), err
-	}
-	if place != l.c.Backend {
-		return true, f.Save()
 	}
 	return true, l.save(f, l.known(name))
 }
@@ -234,18 +239,7 @@ func (p *plugin) gc(ctx context.Context, a *cniskel.Args) error {
 	for _, v := range valid {
 		keep[[2]string{v.ContainerID, v.IfName}] = true
 	}
-	var errs []error
-	for _, place := range places {
-		names, err := blocks.Pools(c.DataDir, place)
-		errs = append(errs, err)
-		for _, name := range names {
-			errs = append(errs, l.gcIn(ctx, place, name, keep))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return l.stateError(err)
-	}
-	return nil
+	return l.eachPool(func(place, name string) error { return l.gcIn(ctx, place, name, keep) })
 }
 
 func (l *call) gcIn(ctx context.Context, place, name string, keep map[[2]string]bool) error {
@@ -265,9 +259,6 @@ func (l *call) gcIn(ctx context.Context, place, name string, keep map[[2]string]
 	}
 	if !released {
 		return nil
-	}
-	if place != l.c.Backend {
-		return f.Save()
 	}
 	return l.save(f, l.known(name))
 }
