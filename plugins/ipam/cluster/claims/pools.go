@@ -65,7 +65,7 @@ func (p *pools) cachedView(s *blocks.State) *view {
 		return nil
 	}
 	v := &view{own: map[uint64]pool.Entry{}, nodes: map[string]bool{}, elsewhere: k.reserved(), cached: k.Range}
-	for _, c := range append(s.Trying, blocks.Claim{Runs: k.Taken}) { // the store may have by now what was asked for
+	for _, c := range append(slices.Clip(s.Trying), blocks.Claim{Runs: k.Taken}) { // the store may have by now what was asked for
 		for _, off := range c.Offsets() {
 			v.own[off] = pool.Entry{}
 		}
