@@ -147,10 +147,10 @@ func (x *exchange) reserve(ctx context.Context, change *pool.Change) error {
 	}
 	var errs []error
 	for off, e := range change.Replace {
-		a, _ := pool.Addr(q.Range.CIDR, off)
-		err := x.o.c.Store.Reserve(ctx, pool.ReservationName(q.Network, a), e[1].PodRef, e[1].IfName)
+		err := x.o.c.Store.Reserve(ctx, q.reservation(off), e[1].PodRef, e[1].IfName)
 		if errors.Is(err, ErrConflict) {
 			delete(change.Replace, off)
+			a, _ := pool.Addr(q.Range.CIDR, off)
 			errs = append(errs, fmt.Errorf("pool %s: %s stays this node's: %w", q.Pool, a, err))
 		} else if err != nil {
 			return err
@@ -167,8 +167,7 @@ func (c *Claimer) Unreserve(ctx context.Context, q *Request) error {
 	err := file.with(ctx, withUses, func(f *blocks.File) error {
 		for off, u := range f.Used {
 			if _, owned := f.Owns(off); owned && u.PodRef != "" {
-				a, _ := pool.Addr(q.Range.CIDR, off)
-				pods[pool.ReservationName(q.Network, a)] = u.PodRef
+				pods[q.reservation(off)] = u.PodRef
 			}
 		}
 		return nil
@@ -229,8 +228,7 @@ func (x *exchange) removeOwed(ctx context.Context, owed []blocks.Owed) error {
 		}
 		pods := map[string]string{}
 		for off, e := range change.Remove {
-			a, _ := pool.Addr(q.Range.CIDR, off)
-			pods[pool.ReservationName(q.Network, a)], unreserved[off] = e.PodRef, e
+			pods[q.reservation(off)], unreserved[off] = e.PodRef, e
 		}
 		if err := store.Unreserve(ctx, pods); err != nil {
 			return err
@@ -262,14 +260,19 @@ func (x *exchange) restore(ctx context.Context, taken, unreserved, still map[uin
 		if _, owed := still[off]; owed || e.PodRef == "" || e.PodRef != before.PodRef {
 			continue
 		}
-		a, _ := pool.Addr(x.o.q.Range.CIDR, off)
-		err := x.o.c.Store.Reserve(ctx, pool.ReservationName(x.o.q.Network, a), e.PodRef, e.IfName)
+		err := x.o.c.Store.Reserve(ctx, x.o.q.reservation(off), e.PodRef, e.IfName)
 		if err != nil && !errors.Is(err, ErrConflict) {
 			return err
 		}
 		delete(unreserved, off)
 	}
 	return nil
+}
+
+// reservation returns the name of the reservation of the address at an offset.
+func (q *Request) reservation(off uint64) string {
+	a, _ := pool.Addr(q.Range.CIDR, off)
+	return pool.ReservationName(q.Network, a)
 }
 
 // AtRest returns the entry of a hold that no node has.

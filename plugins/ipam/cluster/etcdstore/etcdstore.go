@@ -95,12 +95,9 @@ func entryKey(name string, off uint64) string { return entryPrefix + name + "/" 
 
 // Get returns a pool, of one revision.
 func (s *Store) Get(ctx context.Context, name string) (*pool.Object, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	s.Calls++
-	res, err := s.client.Txn(ctx).Then(clientv3.OpGet(poolPrefix+name), clientv3.OpGet(entryPrefix+name+"/", clientv3.WithPrefix())).Commit()
+	res, err := s.commit(ctx, nil, clientv3.OpGet(poolPrefix+name), clientv3.OpGet(entryPrefix+name+"/", clientv3.WithPrefix()))
 	if err != nil {
-		return nil, kindOf(err)
+		return nil, err
 	}
 	head, entries := res.Responses[0].GetResponseRange(), res.Responses[1].GetResponseRange()
 	if len(head.Kvs) == 0 {
@@ -117,12 +114,9 @@ func (s *Store) Get(ctx context.Context, name string) (*pool.Object, error) {
 
 // List returns all pools, of one revision.
 func (s *Store) List(ctx context.Context) ([]pool.Object, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	s.Calls++
-	res, err := s.client.Txn(ctx).Then(clientv3.OpGet(poolPrefix, clientv3.WithPrefix()), clientv3.OpGet(entryPrefix, clientv3.WithPrefix())).Commit()
+	res, err := s.commit(ctx, nil, clientv3.OpGet(poolPrefix, clientv3.WithPrefix()), clientv3.OpGet(entryPrefix, clientv3.WithPrefix()))
 	if err != nil {
-		return nil, kindOf(err)
+		return nil, err
 	}
 	var out []pool.Object
 	at := map[string]int{}
@@ -153,12 +147,9 @@ func add(o *pool.Object, key string, value []byte) error {
 
 // Create makes an empty pool.
 func (s *Store) Create(ctx context.Context, name, cidr string) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	s.Calls++
 	key := poolPrefix + name
-	_, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Then(clientv3.OpPut(key, cidr)).Commit()
-	return kindOf(err)
+	_, err := s.commit(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)}, clientv3.OpPut(key, cidr))
+	return err
 }
 
 // step is one key of a change.
@@ -186,22 +177,24 @@ func (s *Store) Change(ctx context.Context, name string, c pool.Change) (*pool.O
 		for _, st := range now {
 			conditions, ops = append(conditions, st.condition), append(ops, st.op)
 		}
-		if err := s.commit(ctx, conditions, ops); err != nil {
+		res, err := s.commit(ctx, conditions, ops...)
+		if err == nil && !res.Succeeded {
+			err = claims.ErrConflict
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
 	return nil, nil // a transaction does not say what other keys have
 }
 
-func (s *Store) commit(ctx context.Context, conditions []clientv3.Cmp, ops []clientv3.Op) error {
+// commit carries out one transaction.
+func (s *Store) commit(ctx context.Context, conditions []clientv3.Cmp, ops ...clientv3.Op) (*clientv3.TxnResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	s.Calls++
 	res, err := s.client.Txn(ctx).If(conditions...).Then(ops...).Commit()
-	if err == nil && !res.Succeeded {
-		return claims.ErrConflict
-	}
-	return kindOf(err)
+	return res, kindOf(err)
 }
 
 // plan compares values, not revisions: every claim has another ID, so an equal value is the same one.
