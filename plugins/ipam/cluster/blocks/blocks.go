@@ -245,7 +245,7 @@ func (s *State) Due(r *pool.Range, blockSize int, now int64) bool {
 		return false
 	}
 	unused := len(s.Unused())
-	return s.Pending(now) || s.Scarce && unused > 0 || High(unused, blockSize) || !s.Scarce && r != nil && Low(len(s.Spare(r)), blockSize)
+	return s.Pending(now) || s.Scarce && unused > 0 || High(unused, blockSize) || !s.Scarce && r != nil && s.ClaimAhead(r, blockSize)
 }
 
 // Pending reports whether the store does not know something that it has to, or the node does not know what became of a request.
@@ -256,8 +256,19 @@ func (s *State) Pending(now int64) bool {
 // Unanswered reports whether a request may still arrive whose answer did not. Later the next claim finds it.
 func (s *State) Unanswered(now int64) bool { return len(s.Trying) > 0 && now < s.Claimed+tryFor }
 
-// Low reports whether it is time to claim ahead.
-func Low(spare, blockSize int) bool { return blockSize > 1 && spare <= blockSize/4 }
+// ClaimAhead reports whether few addresses are left for further pods. A node without a pod needs none
+// ahead: upkeep that began before the operator released all of them would claim a block again.
+func (s *State) ClaimAhead(r *pool.Range, blockSize int) bool {
+	claimed := uint64(0)
+	for _, c := range s.Claims {
+		for _, run := range c.Runs {
+			if c.Hold == "" {
+				claimed += run[1] - run[0] + 1
+			}
+		}
+	}
+	return blockSize > 1 && len(s.Spare(r)) <= blockSize/4 && claimed > uint64(len(s.Unused()))
+}
 
 // High reports whether a node has more unused addresses than it should keep.
 func High(unused, blockSize int) bool { return unused > MostUnused(blockSize) }

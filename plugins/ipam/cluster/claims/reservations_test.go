@@ -249,3 +249,19 @@ func (s *unreachable) Change(ctx context.Context, name string, c pool.Change) (*
 	}
 	return s.Store.Change(ctx, name, c)
 }
+
+// Upkeep that begins after all addresses were released claims none ahead: no pod of the node needs them.
+func TestUpkeepAfterRelease(t *testing.T) {
+	t.Parallel()
+	q := families()[0]
+	calmly(t, func(w *world, n *modelNode, c *Claimer) {
+		n.used(c, q, "a")
+		err := updateAll(c, q, func(s *blocks.State) { s.Release("a", "net1") })
+		if err == nil {
+			err = errors.Join(c.Release(context.Background(), q), c.Upkeep(context.Background(), q))
+		}
+		if left := w.pools[q.Pool].Allocations; err != nil || len(left) > 0 {
+			t.Errorf("%v: %v", left, err)
+		}
+	})
+}

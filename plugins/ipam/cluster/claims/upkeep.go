@@ -118,7 +118,7 @@ func (o *operation) upkeep(ctx context.Context) error {
 	switch {
 	case s.Scarce:
 		return o.releaseScarce(ctx)
-	case blocks.Low(len(s.Spare(&o.q.Range)), o.q.BlockSize):
+	case s.ClaimAhead(&o.q.Range, o.q.BlockSize):
 		return o.c.retry(ctx, func() error { return o.claim(ctx, true) })
 	case blocks.High(len(s.Unused()), o.q.BlockSize):
 		return o.release(ctx, allBut(o.q.BlockSize))
