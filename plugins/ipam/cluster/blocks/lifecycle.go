@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-cni/sluice/plugins/ipam/cluster/pool"
 )
 
-// ClaimState is how far a claim of addresses is. docs/adr/0040-cluster-addresses.md says which
+// ClaimState is how far a claim of addresses is. docs/dev/adr/0040-cluster-addresses.md says which
 // request goes between two states.
 type ClaimState string
 

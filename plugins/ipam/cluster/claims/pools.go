@@ -273,7 +273,7 @@ const (
 
 // cache is what a node has seen of a pool, in a file. It saves requests. What it says of free
 // addresses may be wrong: a claim of one that is taken changes nothing. What it says of overlapping
-// pools holds, see docs/adr/0040-cluster-addresses.md. Its users have the lock of the pool's
+// pools holds, see docs/dev/adr/0040-cluster-addresses.md. Its users have the lock of the pool's
 // claims.
 type cache struct {
 	path string

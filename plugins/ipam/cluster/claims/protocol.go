@@ -16,14 +16,14 @@ import (
 )
 
 // This file takes claims through the states of blocks.Lifecycle, in the order of the tables of
-// docs/adr/0040-cluster-addresses.md: each state is in the node's file before the request that it
+// docs/dev/adr/0040-cluster-addresses.md: each state is in the node's file before the request that it
 // is about, and what a kill leaves there is ended by the next reconcile.
 //
 //	try:     file: trying  -> change of the pool -> file: claims
 //	release: file: giving  -> change of the pool -> file: forgotten
 
 // try takes a claim through its states: trying, the request, and usable if the store has it.
-// docs/adr/0040-cluster-addresses.md says what a kill in between leaves.
+// docs/dev/adr/0040-cluster-addresses.md says what a kill in between leaves.
 func (o *operation) try(ctx context.Context, claim blocks.Claim, change pool.Change, note func(s *blocks.State)) error {
 	err := o.file.update(ctx, stateOnly, func(s *blocks.State) {
 		if len(claim.Runs) > 0 {

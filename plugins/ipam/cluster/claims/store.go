@@ -4,7 +4,7 @@
 // addresses, confirms them in pools that overlap, gives them back, and takes up its state after a
 // crash or a reboot.
 //
-// Every change of a pool is one atomic change of Store. docs/adr/0040-cluster-addresses.md has the
+// Every change of a pool is one atomic change of Store. docs/dev/adr/0040-cluster-addresses.md has the
 // reasons. It must not know which store it talks to.
 package claims
 
