@@ -206,11 +206,16 @@ func (d *Datapath) syncNode(ctx context.Context, a *attach.Attacher, byKey bool,
 	if err := d.writeMemory(m); err != nil {
 		return err
 	}
+	return d.noteSync()
+}
+
+// noteSync notes when the reserved ports were read last. Where it cannot, the next verb reads them again.
+func (d *Datapath) noteSync() error {
 	now := time.Now()
 	if err := os.Chtimes(d.tree.Paths.Reserved, now, now); d.tree.CheckWritable() == nil {
 		return err
 	}
-	return nil // the next verb looks again
+	return nil
 }
 
 // roles returns what tells the devices on the pods' side: the host veths, by their counters, and the devices packets are routed
