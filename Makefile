@@ -90,7 +90,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help help-all demo build test test-packet test-e2e lint verify generate test-interop test-unit test-privileged test-volume parity runtimes hubble hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-report bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose check-bpf-headers clean test-ipam
+.PHONY: help help-all demo build test test-packet test-e2e lint verify generate test-interop test-unit test-privileged test-volume parity runtimes hubble hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-traffic bench-report bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose check-bpf-headers clean test-ipam
 
 help: # list the targets that most people need: those whose line has "##*"
 	@awk -F ':.*##[*] ' '/^[a-z-]+:.*##[*] / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -296,6 +296,13 @@ bench-quick: build ##* compare with no plugin and with upstream, under 3 minutes
 	$(need-root)
 	$(call need,$(RUN_NEEDS))
 	go run ./bench
+
+bench-traffic: build ## each kind of traffic (hostPort, NodePort, to Services and out, pod to pod) with SERVICES rules (10), beside no plugin and upstream, 6 minutes (root)
+	$(need-root)
+	$(call need,$(RUN_NEEDS))
+	for kind in hostport nodeport outbound clusterip clusterip-local pod; do \
+		go run ./bench quick -kind $$kind -services $(or $(SERVICES),10) -pods 2 -rounds 10 -cycles 1 -out bench/out/traffic-$$kind.json || exit; \
+	done
 
 bench-report: build ## iperf3, wrk, sockperf and our probes by pods, connections and rules, also with upstream: JSON and a page, 30 minutes (root; REPORTFLAGS=-quick: two)
 	$(need-root)
