@@ -15,14 +15,13 @@ import (
 
 // natPath is a connection that netfilter translates, as kube-proxy has it do for a kind of Service.
 type natPath struct {
-	name    string
-	from    e2etest.Place
-	to      netip.Addr // port 80
-	backend e2etest.Place
-	addr    netip.Addr // of the backend, port 8000
-	masq    bool       // netfilter masquerades as well
-	sees    netip.Addr // the client, as the backend sees it
-	pods    []*e2etest.Pod
+	name string
+	from e2etest.Place
+	to   netip.Addr // port 80
+	addr netip.Addr // of the backend, port 8000
+	masq bool       // netfilter masquerades as well
+	sees netip.Addr // the client, as the backend sees it
+	pods []*e2etest.Pod
 }
 
 // natRules are those of a proxy for p: like kube-proxy's, they mark what they masquerade.
@@ -41,7 +40,7 @@ func natRules(fam e2etest.Family, p natPath) string {
 	return b.String()
 }
 
-// natWorld has pods of each kind of network, and what can be between them.
+// natPaths makes pods of each kind of network, and returns the paths of a family between them, the client and the node.
 func natPaths(t *testing.T, w *e2etest.World) func(fam e2etest.Family) []natPath {
 	t.Helper()
 	plain, other, ptp := e2etest.Net1(), e2etest.Network{Name: "net2", Bridge: "cni2", Subnets: []string{"10.3.0.0/16", "fd00:10:3::/64"}},
@@ -60,17 +59,17 @@ func natPaths(t *testing.T, w *e2etest.World) func(fam e2etest.Family) []natPath
 			return netip.MustParseAddr(e2etest.NthAddr(netip.PrefixFrom(fam.Pod(p), map[string]int{"4": 24, "6": 64}[fam.Suffix]), 1))
 		}
 		return []natPath{
-			{name: "outside, masqueraded by us", from: masked, to: vip, backend: w.Client(), addr: client, sees: node, pods: []*e2etest.Pod{masked}},
-			{name: "outside", from: app, to: vip, backend: w.Client(), addr: client, sees: fam.Pod(app), pods: []*e2etest.Pod{app}},
-			{name: "outside, masqueraded by netfilter", from: app, to: vip, backend: w.Client(), addr: client, masq: true, sees: node, pods: []*e2etest.Pod{app}},
-			{name: "another network", from: app, to: vip, backend: web, addr: fam.Pod(web), sees: fam.Pod(app), pods: []*e2etest.Pod{app, web}},
-			{name: "another network, masqueraded", from: app, to: vip, backend: web, addr: fam.Pod(web), masq: true, sees: gateway(web), pods: []*e2etest.Pod{app, web}},
-			{name: "same bridge, masqueraded", from: app, to: vip, backend: sibling, addr: fam.Pod(sibling), masq: true, sees: gateway(sibling), pods: []*e2etest.Pod{app, sibling}},
-			{name: "point to point", from: left, to: vip, backend: right, addr: fam.Pod(right), sees: fam.Pod(left), pods: []*e2etest.Pod{left, right}},
-			{name: "NodePort", from: w.Client(), to: node, backend: web, addr: fam.Pod(web), sees: client, pods: []*e2etest.Pod{web}},
-			{name: "NodePort, masqueraded", from: w.Client(), to: node, backend: web, addr: fam.Pod(web), masq: true, sees: gateway(web), pods: []*e2etest.Pod{web}},
-			{name: "NodePort of a point to point pod", from: w.Client(), to: node, backend: right, addr: fam.Pod(right), sees: client, pods: []*e2etest.Pod{right}},
-			{name: "pod to NodePort", from: app, to: node, backend: web, addr: fam.Pod(web), masq: true, sees: gateway(web), pods: []*e2etest.Pod{app, web}},
+			{name: "outside, masqueraded by us", from: masked, to: vip, addr: client, sees: node, pods: []*e2etest.Pod{masked}},
+			{name: "outside", from: app, to: vip, addr: client, sees: fam.Pod(app), pods: []*e2etest.Pod{app}},
+			{name: "outside, masqueraded by netfilter", from: app, to: vip, addr: client, masq: true, sees: node, pods: []*e2etest.Pod{app}},
+			{name: "another network", from: app, to: vip, addr: fam.Pod(web), sees: fam.Pod(app), pods: []*e2etest.Pod{app, web}},
+			{name: "another network, masqueraded", from: app, to: vip, addr: fam.Pod(web), masq: true, sees: gateway(web), pods: []*e2etest.Pod{app, web}},
+			{name: "same bridge, masqueraded", from: app, to: vip, addr: fam.Pod(sibling), masq: true, sees: gateway(sibling), pods: []*e2etest.Pod{app, sibling}},
+			{name: "point to point", from: left, to: vip, addr: fam.Pod(right), sees: fam.Pod(left), pods: []*e2etest.Pod{left, right}},
+			{name: "NodePort", from: w.Client(), to: node, addr: fam.Pod(web), sees: client, pods: []*e2etest.Pod{web}},
+			{name: "NodePort, masqueraded", from: w.Client(), to: node, addr: fam.Pod(web), masq: true, sees: gateway(web), pods: []*e2etest.Pod{web}},
+			{name: "NodePort of a point to point pod", from: w.Client(), to: node, addr: fam.Pod(right), sees: client, pods: []*e2etest.Pod{right}},
+			{name: "pod to NodePort", from: app, to: node, addr: fam.Pod(web), masq: true, sees: gateway(web), pods: []*e2etest.Pod{app, web}},
 		}
 	}
 }
