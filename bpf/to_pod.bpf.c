@@ -206,17 +206,11 @@ __noinline int sl_nf_nat_to_pod(struct __sk_buff *skb)
 	    !came_by_uplink(skb) || endpoint_lookup(s->pre.local))
 		return 0;
 	begins = !ct;
-	if (ct) {
-		s->entry = *ct;
-		if (s->entry.flags & (SL_CT_NF_NAT | SL_CT_ASSURED))
-			outside_release(&s->entry);
-	} else {
+	if (ct)
+		copy_without_outside(s, ct);
+	else
 		ct_init(&s->entry, ep->owner, 0, now);
-	}
-	s->entry.flags |= SL_CT_NF_NAT;
-	s->entry.other = s->pre;
-	s->key = p->tuple;
-	if (!outside_claim(s, now))
+	if (!outside_claim_nf_nat(s, &p->tuple, &s->pre, now))
 		return 0;
 	ct = begins ? ct_begin(&p->tuple, s) : ct_insert(&p->tuple, &s->entry);
 	if (!ct || !begins)

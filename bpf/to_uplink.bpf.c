@@ -64,14 +64,6 @@ static __always_inline void confirm_tx(struct __sk_buff *skb, const struct sl_fu
 		ct_cache_nexthop(ct, p->dst_mac, p->src_mac, p->seg_len, now);
 }
 
-/* Takes a copy of the entry of a connection that gets an outside tuple, or another one than it had. */
-static __always_inline void copy_without_outside(struct sl_ct_scratch *s, const struct sl_ct_entry *ct)
-{
-	s->entry = *ct;
-	if (s->entry.flags & (SL_CT_SNAT | SL_CT_NF_NAT | SL_CT_ASSURED))
-		outside_release(&s->entry);
-}
-
 /*
  * Gives a connection that a pod opened an outside tuple: it must not show the pod's address.
  * ct: the entry from sl_from_pod, or NULL if that saw another tuple, which netfilter translated in a way that
@@ -126,10 +118,7 @@ static __always_inline int learn_nf_nat(struct __sk_buff *skb, const struct sl_f
 	if (!s || !ct)
 		return SL_NOT_FROM_POD;
 	copy_without_outside(s, ct);
-	s->entry.flags |= SL_CT_NF_NAT;
-	s->entry.other = full->outer.p.tuple;
-	s->key = *inside;
-	if (!outside_claim(s, now))
+	if (!outside_claim_nf_nat(s, inside, &full->outer.p.tuple, now))
 		return SL_NOT_FROM_POD;
 	ct = ct_insert(inside, &s->entry);
 	if (ct)

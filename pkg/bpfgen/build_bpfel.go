@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "16c843a60c114ab10392932ef36200961cf6a696fe8b20cdb23b175899cc37b6"
+const build = "ff8afc8b5ab1ba2f83e2f871f46aeadaa577f9683213fd3a7c812794122675a9"

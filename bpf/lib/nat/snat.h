@@ -89,6 +89,14 @@ static __always_inline void outside_release(struct sl_ct_entry *ct)
 	ct->nexthop_until = 0;
 }
 
+/* Takes a copy of the entry of a connection that gets an outside tuple, or another one than it had. */
+static __always_inline void copy_without_outside(struct sl_ct_scratch *s, const struct sl_ct_entry *ct)
+{
+	s->entry = *ct;
+	if (s->entry.flags & (SL_CT_SNAT | SL_CT_NF_NAT | SL_CT_ASSURED))
+		outside_release(&s->entry);
+}
+
 /* Who has an outside tuple. */
 enum sl_outside {
 	SL_OUTSIDE_FREE,
@@ -150,6 +158,16 @@ static __always_inline bool outside_claim(struct sl_ct_scratch *s, __u64 now)
 	/* The lookup marks the entry as used, see ct_insert(). Another key: another CPU was faster. */
 	reverse = bpf_map_lookup_elem(&sl_ct_unassured, &s->entry.other);
 	return reverse && tuple_equal(&reverse->other, &s->key);
+}
+
+/* Takes the outside tuple that netfilter has given to the connection inside, whose entry is s->entry. False: another one has it. */
+static __always_inline bool outside_claim_nf_nat(struct sl_ct_scratch *s, const struct sl_tuple *inside,
+						 const struct sl_tuple *outside, __u64 now)
+{
+	s->entry.flags |= SL_CT_NF_NAT;
+	s->entry.other = *outside;
+	s->key = *inside;
+	return outside_claim(s, now);
 }
 
 /*
