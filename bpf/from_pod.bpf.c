@@ -189,7 +189,7 @@ static __always_inline int from_pod_known(struct __sk_buff *skb, const struct sl
 	if (unlikely(reason))
 		return drop(skb, reason, ep->ifindex);
 	/* 5. forward: slow path, to a pod of this node, or out by an uplink */
-	if (!ct || (ep->flags & SL_EP_IFB_TX) || !fast_take(ct, p, now)) {
+	if (!ct || (ep->flags & SL_EP_IFB_TX) || !fast_take(ct, p, SL_TX, now)) {
 		/* No tunnel answers, and the fast path is for what was answered. */
 		if (to_tunnel(skb, p, ep->route_ifindex))
 			return drop(skb, SL_DROP_TUNNEL, ep->ifindex);

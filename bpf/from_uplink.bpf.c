@@ -216,7 +216,7 @@ __noinline int sl_from_uplink_icmp(struct __sk_buff *skb)
 	if (!m.ct || !m.ep || !(m.ct->flags & SL_CT_NAT))
 		return SL_NEXT;
 	fast = cfg_l2_len && !(m.ct->flags & SL_CT_NF_NAT) && m.ct->policy == m.ep->policy &&
-	       fast_take(m.ct, &full->outer.p, now) && full->outer.p.seg_len <= m.ep->mtu;
+	       fast_take(m.ct, &full->outer.p, SL_RX, now) && full->outer.p.seg_len <= m.ep->mtu;
 	nf_nat_stack_tuple(m.ct, m.key, &full->inner.p.tuple);
 	if (icmp_rewrite_error(skb, full, SL_RX, m.key) || (fast && full_take_hop(skb, &full->outer)))
 		return drop(skb, SL_DROP_REWRITE, m.ep->ifindex);
@@ -275,7 +275,7 @@ static __always_inline bool fast_from_slow(const struct sl_full_ctx *full, const
 		       : cfg_clients || !proto_has_free_ports(p->tuple.proto))
 		return false;
 	return !full->outer.first_frag && m->ct->policy == m->ep->policy && p->seg_len <= m->ep->mtu &&
-	       fast_take(m->ct, p, now);
+	       fast_take(m->ct, p, SL_RX, now);
 }
 
 /*
@@ -460,7 +460,7 @@ int sl_from_uplink(struct __sk_buff *skb)
 	 * If another policy is in force than the one that admitted it, the packet has to pass
 	 * sl_to_pod.
 	 */
-	fast = p->seg_len <= m.ep->mtu && m.ct->policy == m.ep->policy && fast_take(m.ct, p, now);
+	fast = p->seg_len <= m.ep->mtu && m.ct->policy == m.ep->policy && fast_take(m.ct, p, SL_RX, now);
 	/* 4. rewrite */
 	if (unlikely(m.ct->flags & SL_CT_NF_NAT) && !fast)
 		nf_nat_stack_tuple(m.ct, m.key, &p->tuple);

@@ -187,7 +187,8 @@ func TestPrivilegedNetfilterDatagrams(t *testing.T) {
 					}
 					j.outFast("")
 					j.inFast("")
-					j.later(time.Second)
+					j.later(time.Second * 3 / 4)
+					j.inFast("") // it is the opener's turn
 					j.out("")
 					j.in("")
 					j.outFast("")

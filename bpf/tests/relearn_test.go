@@ -13,36 +13,47 @@ const (
 	unit         = time.Duration(1 << 20)
 )
 
+// openerUnits is the age at which the end that opened a connection begins to confirm it again.
+const openerUnits = relearnUnits - relearnUnits/4
+
 // A connection takes the slow path again when its time is over, and the fast path only after both hooks of each direction have seen
 // it once more.
 func TestPrivilegedRelearn(t *testing.T) {
 	fx := newFixture(t, map[string]uint32{"cfg_relearn": relearnUnits})
-	again := func(j *journey) {
+	// again confirms a connection twice. The opener's packets take the first two functions, the answers the others.
+	again := func(j *journey, asked, askedFast, answered, answeredFast func(kind string)) {
 		for range 2 {
 			j.later(relearnUnits * unit)
-			j.out("PA")
-			j.out("PA") // the other direction is not confirmed yet
-			j.in("PA")
-			j.later((relearnUnits - 1) * unit)
-			j.outFast("PA")
-			j.inFast("PA")
+			asked("PA")
+			asked("PA") // the other direction is not confirmed yet
+			answered("PA")
+			j.later((openerUnits - 1) * unit)
+			askedFast("PA")
+			answeredFast("PA")
 			j.later(unit)
-			j.in("PA") // begun from the other end
-			j.in("PA")
-			j.out("PA")
-			j.outFast("PA")
-			j.inFast("PA")
+			answeredFast("PA") // nothing that the opener has not shown first
+			asked("PA")
+			answered("PA")
+			askedFast("PA")
+			j.later((relearnUnits - 1) * unit)
+			answeredFast("PA") // the opener is silent
+			j.later(unit)
+			answered("PA")
+			answered("PA")
+			asked("PA")
+			askedFast("PA")
+			answeredFast("PA")
 		}
 	}
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		j := w.opens(family, proto, podA, keptPort, keptPort)
 		j.answered()
-		again(j)
+		again(j, j.out, j.outFast, j.in, j.inFast)
 	}, masquerading(podA))
 	hostPortCases(t, fx, func(w *walk, family, proto int) {
 		j := w.toHostPort(family, proto, podA)
 		j.establish()
-		again(j)
+		again(j, j.in, j.inFast, j.out, j.outFast)
 	})
 }
 
@@ -71,10 +82,11 @@ func TestPrivilegedRelearnPodToPod(t *testing.T) {
 	pairCases(t, fx, func(p *pair) {
 		p.establish()
 		for range 2 {
-			p.later((relearnUnits - 1) * unit)
+			p.later((openerUnits - 1) * unit)
 			p.fast("PA")
 			p.back().fast("PA")
 			p.later(unit)
+			p.back().fast("PA")
 			p.slow("PA")
 			p.back().slow("PA")
 			p.fast("PA")

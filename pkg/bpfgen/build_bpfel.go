@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "ff8afc8b5ab1ba2f83e2f871f46aeadaa577f9683213fd3a7c812794122675a9"
+const build = "9e04955248d29c8cb0757f56689265cd38f90a716479aace63d9b13d6215cd4b"

@@ -17,6 +17,12 @@
  * between. (An atomic or needs kernel 5.12.)
  */
 
+/* Does a packet of this direction come from the end that opened the connection? */
+static __always_inline bool ct_from_opener(const struct sl_ct_entry *ct, enum sl_dir dir)
+{
+	return !(ct->flags & SL_CT_POD_OPENED) == (dir == SL_RX);
+}
+
 /*
  * Is p a new connection on the tuple of an old one? A SYN on a closing connection, or from the end
  * that did not open it, never refreshes the old one. Nor does the pod's SYN with another number: it
@@ -24,11 +30,9 @@
  */
 static __always_inline bool ct_is_new_connection(const struct sl_ct_entry *ct, const struct sl_pkt *p, enum sl_dir dir)
 {
-	bool opener = !(ct->flags & SL_CT_POD_OPENED) == (dir == SL_RX);
-
 	if (likely(!pkt_is_syn(p)))
 		return false;
-	if (!opener || (ct->flags & SL_CT_CLOSING))
+	if (!ct_from_opener(ct, dir) || (ct->flags & SL_CT_CLOSING))
 		return true;
 	return dir == SL_TX && ct->tx_end && p->seq + p->seq_len != ct->tx_end;
 }
@@ -96,12 +100,17 @@ static __always_inline __u32 relearn_after(const struct sl_ct_entry *ct, const s
  * last hooks have seen them. So what has changed in the stack, such as a new firewall rule, holds after
  * cfg_relearn at the latest. A deadline that is too far away is from another configuration, or from an
  * older layout. True if it has begun.
+ *
+ * The end that opened the connection begins a quarter earlier. Where netfilter has lost its entry
+ * (conntrack -D), an answer would be a new connection to it: it would come untranslated, or not at all.
  */
-static __always_inline bool ct_relearn_if_due(struct sl_ct_entry *ct, const struct sl_pkt *p, __u64 now)
+static __always_inline bool ct_relearn_if_due(struct sl_ct_entry *ct, const struct sl_pkt *p, enum sl_dir dir,
+					      __u64 now)
 {
 	__u32 clock = relearn_clock(now), after = relearn_after(ct, p);
+	__u32 earlier = ct_from_opener(ct, dir) ? after / 4 : 0;
 
-	if (!after || likely(ct->relearn_at - clock - 1 < 2 * after))
+	if (!after || likely(ct->relearn_at - clock - 1 - earlier < 2 * after - earlier))
 		return false;
 	ct->flags &= ~(SL_CT_SEEN_LAST | SL_CT_TRACKED);
 	ct->relearn_at = clock + after;

@@ -31,9 +31,9 @@ static __always_inline bool fast_allowed(const struct sl_ct_entry *ct, const str
 }
 
 /* Puts the packet on the fast path, if it may be there. If it is time to confirm the connection again, that begins instead. */
-static __always_inline bool fast_take(struct sl_ct_entry *ct, const struct sl_pkt *p, __u64 now)
+static __always_inline bool fast_take(struct sl_ct_entry *ct, const struct sl_pkt *p, enum sl_dir dir, __u64 now)
 {
-	return fast_allowed(ct, p) && (fast_unconfirmed(ct) || !ct_relearn_if_due(ct, p, now));
+	return fast_allowed(ct, p) && (fast_unconfirmed(ct) || !ct_relearn_if_due(ct, p, dir, now));
 }
 
 /*
