@@ -42,8 +42,13 @@ static __always_inline bool confirm_both(struct __sk_buff *skb, const struct sl_
 			return false;
 	}
 	/* What the receiver answers goes where this comes from. If it was translated for another connection before, that is over. */
-	if (unlikely(in->flags & SL_CT_NF_NAT) && !tuple_is_swapped(&in->other, from))
-		nf_nat_forget(in);
+	if (unlikely(in->flags & SL_CT_NF_NAT)) {
+		s = ct_scratch();
+		if (!s || !tuple_is_swapped(&in->other, from))
+			nf_nat_forget(in);
+		else
+			nf_note_conn(in, s);
+	}
 	/*
 	 * Two entries are one connection here: where one is to be confirmed again, so is the other.
 	 * Each would wait for slow packets of a direction that is still fast.
@@ -162,6 +167,7 @@ static __always_inline bool nf_nat_pod_to_pod(struct __sk_buff *skb, const struc
 		if (!out)
 			return false;
 	}
+	nf_note_conn(out, s);
 	return confirm_both(skb, p, ep, &s->key, out, now);
 }
 
@@ -197,6 +203,7 @@ __noinline int sl_nf_nat_to_pod(struct __sk_buff *skb)
 	if (ct && ct_is_new_connection(ct, p, SL_RX))
 		ct = NULL;
 	if (ct && (ct->flags & SL_CT_NF_NAT) && nf_nat_same(ct, &p->tuple, &s->pre, true)) {
+		nf_note_conn(ct, s);
 		if (ct->flags & SL_CT_RX_SEEN_FIRST)
 			ct_passed_stack(skb, ct, p, SL_RX, now);
 		return 0;

@@ -85,8 +85,10 @@ static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_ful
 		copy_without_outside(s, ct);
 	else
 		ct_init(&s->entry, ep->owner, SL_CT_POD_OPENED, now);
-	if (nf_nat)
+	if (nf_nat) {
 		s->entry.flags |= SL_CT_NF_NAT;
+		nf_note_conn(&s->entry, s);
+	}
 	reason = snat_allocate(skb, p, inside, s);
 	if (reason)
 		return drop(skb, reason, ep->ifindex);
@@ -204,6 +206,8 @@ __noinline int sl_to_uplink_slow(struct __sk_buff *skb)
 		    (ct->flags & (SL_CT_SNAT | SL_CT_NF_NAT))) {
 			ct = NULL; /* the reverse tuple belongs to another connection now: start anew */
 		} else if (!snat_moved(skb, p, ct)) {
+			if (nf_nat)
+				nf_note_conn(ct, s);
 			confirm_tx(skb, full, ct, now);
 			return translate(skb, full, ep, ct, now);
 		}

@@ -11,8 +11,17 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
-// nfTuplesSize is the size of nf_conn.tuplehash: two times struct nf_conntrack_tuple_hash.
-const nfTuplesSize = 2 * 56
+// nfTuplesSize is the size of what the programs read of nf_conn: tuplehash, which is two times struct nf_conntrack_tuple_hash, and status.
+const nfTuplesSize = 2*56 + 8
+
+// nfConfirmed and nfDying are bits of nf_conn.status: IPS_CONFIRMED, IPS_DYING.
+const (
+	nfConfirmed = 1 << 3
+	nfDying     = 1 << 9
+)
+
+// nfStatus sets the status of netfilter's entry.
+func (w *walk) nfStatus(status uint64) { binary.NativeEndian.PutUint64(w.tuples[112:], status) }
 
 // replyInfo is IP_CT_ESTABLISHED_REPLY in the low bits of sk_buff._nfct.
 const replyInfo = 3
@@ -33,15 +42,17 @@ type natted struct {
 	pod                    *pod
 	inside, stack, outside conn
 	clientOpens            bool
+	entry                  uint64 // netfilter's is that far behind the first one
 }
 
 // netfilter has netfilter's entry for the connection on the next packet, which is of the pod's direction or not.
 func (n *natted) netfilter(fromPod bool) {
-	n.nfct = trackedBit
+	n.nfct = trackedBit + n.entry
 	if fromPod == n.clientOpens {
 		n.nfct |= replyInfo
 	}
-	orig, reply := n.tuples[:56], n.tuples[56:]
+	n.nfStatus(nfConfirmed)
+	orig, reply := n.tuples[:56], n.tuples[56:112]
 	if n.clientOpens {
 		nfTuple(orig, n.inside.proto, n.stack.remote, n.stack.local)
 		nfTuple(reply, n.inside.proto, n.inside.local, n.inside.remote)
@@ -103,25 +114,34 @@ func (n *natted) inFast(kind string) {
 // open brings the connection to where its next packets take the fast path.
 func (n *natted) open() {
 	n.tb.Helper()
-	first, second := n.out, n.in
-	if n.clientOpens {
-		first, second = n.in, n.out
-	}
+	first, second := n.slow()
 	first("S")
 	second("SA")
 	if n.inside.proto == udp {
 		n.later(nfStreamAge)
 	}
-	first("A")
+	n.learn()
+}
+
+// slow returns what sends a packet of the end that opens the connection, and of the other one.
+func (n *natted) slow() (first, second func(kind string)) {
+	if n.clientOpens {
+		return n.in, n.out
+	}
+	return n.out, n.in
+}
+
+// learn goes on with the connection until its next packets take the fast path.
+func (n *natted) learn() {
+	n.tb.Helper()
+	first, second := n.slow()
 	for range 8 {
-		if n.isFast() {
-			return
+		for _, send := range []func(kind string){first, second} {
+			if n.isFast() {
+				return
+			}
+			send("A")
 		}
-		second("A")
-		if n.isFast() {
-			return
-		}
-		first("A")
 	}
 	n.tb.Fatalf("the connection is not learned:\n%s", n.dump())
 }
@@ -201,7 +221,7 @@ func TestPrivilegedNetfilterNATMoves(t *testing.T) {
 		}
 		n.open()
 		n.outFast("")
-		n.later(1100 * time.Millisecond)
+		n.nfStatus(nfConfirmed | nfDying)
 		old := *n
 		other := at(pick(n.family(), ip("203.0.113.77"), ip("2001:db8:9::77")), serverTCP)
 		n.stack.remote, n.outside.remote = other, other
@@ -222,6 +242,41 @@ func (n *natted) family() int {
 		return 6
 	}
 	return 4
+}
+
+// A packet takes the fast path only while netfilter has the entry: what goes by another one is for netfilter to decide, also if that has come to
+// the same address. Behind a new entry the connection is learned anew, without waiting for its next confirmation.
+func TestPrivilegedNetfilterNATEntryGone(t *testing.T) {
+	for name, gone := range map[string]func(n *natted){
+		"taken out":          func(n *natted) { n.nfStatus(nfConfirmed | nfDying) },
+		"not in the table":   func(n *natted) { n.nfStatus(0) },
+		"another connection": func(n *natted) { n.tuples[32]++ },
+		"another answer":     func(n *natted) { n.tuples[56+32]++ },
+	} {
+		t.Run(name, func(t *testing.T) {
+			natCases(t, func(n *natted) {
+				n.open()
+				for _, asks := range []bool{true, false} {
+					n.outFast("PA")
+					n.inFast("PA")
+					gone(n)
+					for range 2 {
+						if asks {
+							n.out("A")
+						} else {
+							n.in("A")
+						}
+						gone(n)
+					}
+					n.entry += 0x100
+					n.out("A") // netfilter has one again
+					n.learn()
+					n.outFast("PA")
+					n.inFast("PA")
+				}
+			})
+		})
+	}
 }
 
 // A client that talked through a NodePort, and now to the pod itself from the same port, is answered by the pod's own address, though the first
@@ -260,7 +315,7 @@ func TestPrivilegedNetfilterNATServiceGone(t *testing.T) {
 		}
 		n.open()
 		n.outFast("")
-		n.later(1100 * time.Millisecond)
+		n.nfStatus(nfConfirmed | nfDying)
 		direct := *n
 		direct.stack, direct.outside.remote = n.inside, n.inside.remote
 		for range 3 {
@@ -368,7 +423,8 @@ func TestPrivilegedNetfilterNATPodToPod(t *testing.T) {
 						asked.remote = at(pick(family, ip("10.1.0.1"), ip("fd00:1::1")), 4242)
 					}
 					nfTuple(w.tuples[:56], tcp, asks.local, asks.remote)
-					nfTuple(w.tuples[56:], tcp, asked.local, asked.remote)
+					nfTuple(w.tuples[56:112], tcp, asked.local, asked.remote)
+					w.nfStatus(nfConfirmed)
 					ask := func(kind string, fast bool) { w.exchange(a, b, asks.tx(kind), asked.rx(kind), 0, fast) }
 					answer := func(kind string, fast bool) { w.exchange(b, a, asked.tx(kind), asks.rx(kind), replyInfo, fast) }
 					ask("S", false)

@@ -15,7 +15,7 @@ import (
 type nfOffsets struct {
 	nfct        uint32 // of sk_buff._nfct, the pointer to the entry
 	ext, status uint32 // of nf_conn.ext and nf_conn.status, in the entry
-	tuples      uint32 // of nf_conn.tuplehash, the tuples of both directions
+	tuples      uint32 // of nf_conn.tuplehash, the tuples of both directions, with nf_conn.status behind them
 }
 
 // findNfOffsets asks the kernel's BTF. An error says why the programs cannot read a packet's entry: the kernel has no BTF, was built
@@ -40,11 +40,14 @@ func findNfOffsets(cache *btf.Cache) (nfOffsets, error) {
 	}
 	o.ext, _ = memberOf(spec, "nf_conn", "ext")
 	o.status, _ = memberOf(spec, "nf_conn", "status")
-	if tupleLayoutIsKnown(spec) {
-		o.tuples, _ = memberOf(spec, "nf_conn", "tuplehash")
+	if tuples, err := memberOf(spec, "nf_conn", "tuplehash"); err == nil && tupleLayoutIsKnown(spec) && o.status == tuples+2*tupleHashSize {
+		o.tuples = tuples
 	}
 	return o, nil
 }
+
+// tupleHashSize is the size of struct nf_conntrack_tuple_hash, in bytes.
+const tupleHashSize = 56
 
 // tupleLayoutIsKnown reports whether an entry of nf_conn.tuplehash has the members that struct sl_nf_tuple of the programs names, at the
 // same offsets. It has had them since before 5.10.
@@ -55,7 +58,7 @@ func tupleLayoutIsKnown(spec *btf.Spec) bool {
 	}
 	at, ok := memberOffset(hash.Members, "tuple")
 	dst, okDst := memberOffset(tuple.Members, "dst")
-	return ok && okDst && at.Bytes() == 16 && dst.Bytes() == 20 && tuple.Size == 40 && hash.Size == 56
+	return ok && okDst && at.Bytes() == 16 && dst.Bytes() == 20 && tuple.Size == 40 && hash.Size == tupleHashSize
 }
 
 // memberOf returns the offset of a member in bytes.

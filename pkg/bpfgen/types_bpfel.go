@@ -68,7 +68,7 @@ type TypesSlCtEntry struct {
 	NfTxEnd            uint32
 	NfRxEnd            uint32
 	NfRstSeq           uint32
-	Pad                uint32
+	NfHash             uint32
 }
 
 type TypesSlCtFlag uint32

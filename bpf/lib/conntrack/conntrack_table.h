@@ -72,6 +72,13 @@ struct sl_nf_tuple {
 };
 _Static_assert(sizeof(struct sl_nf_tuple) == 56, "sl_nf_tuple is nf_conntrack_tuple_hash");
 
+/* The middle of struct nf_conn. */
+struct sl_nf_conn {
+	struct sl_nf_tuple tuple[2]; /* of the original direction, of the reply direction */
+	__u64 status;		     /* enum ip_conntrack_status */
+};
+_Static_assert(sizeof(struct sl_nf_conn) == 120, "sl_nf_conn is a part of nf_conn: no padding");
+
 /*
  * Room for building entries: too big for the stack beside a packet. A program never nests in itself
  * on one CPU.
@@ -83,10 +90,11 @@ struct sl_ct_scratch {
 	struct sl_tuple claim; /* what needs a place, see sl_ct_claim() */
 	struct sl_ct_search search;
 	struct sl_hp_outside outside; /* see sl_hp_learn() */
-	struct sl_nf_tuple nf[2];     /* netfilter's tuples of a connection: original direction, reply direction */
+	struct sl_nf_conn nf;	      /* netfilter's entry of a connection, at the address nf_conn */
 	struct sl_tuple pre;	      /* of the packet before netfilter translated it, see sl_nf_translated() */
-	__u32 nf_reply;		      /* it is of the reply direction */
-	__u32 pad;
+	__u64 nf_conn;
+	__u32 nf_hash;	/* see nf_hash() */
+	__u32 nf_reply; /* the packet is of the reply direction */
 };
 
 struct {

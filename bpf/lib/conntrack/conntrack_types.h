@@ -44,9 +44,12 @@ struct sl_ct_entry {
 	__u32 out_ifindex; /* uplink of the sending direction: masqueraded or confirmed there, 0 = none yet */
 	__u64 created;
 	__u64 last_seen;
-	__u64 hostport_generation; /* generation of the mapping that a DNAT connection belongs to */
-	__u64 owner;		   /* attachment, see sl_endpoint.owner */
-	__u64 rx_packets;	   /* toward the pod */
+	union {
+		__u64 hostport_generation; /* SL_CT_DNAT: of the mapping that the connection belongs to */
+		__u64 nf_conn;		   /* SL_CT_NF_NAT: address of netfilter's entry, see sl_nf_conn_lives() */
+	};
+	__u64 owner;	  /* attachment, see sl_endpoint.owner */
+	__u64 rx_packets; /* toward the pod */
 	__u64 rx_bytes;
 	__u64 tx_packets; /* from the pod */
 	__u64 tx_bytes;
@@ -65,7 +68,7 @@ struct sl_ct_entry {
 	__u32 nf_tx_end;  /* end of what the pod sent */
 	__u32 nf_rx_end;  /* end of what came for the pod */
 	__u32 nf_rst_seq; /* of a RST that is on its way through the stack with another number; 0 = none */
-	__u32 pad;
+	__u32 nf_hash;	  /* SL_CT_NF_NAT: of the tuples of netfilter's entry */
 };
 _Static_assert(sizeof(struct sl_ct_entry) == 168, "sl_ct_entry is a map value: no hidden padding");
 

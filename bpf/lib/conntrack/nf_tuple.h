@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
-#include "netfilter.h"
+#include "nf_conn.h"
 
 /*
  * The translation that netfilter's connection table has for a packet behind the stack: whoever translates
@@ -11,12 +11,6 @@
 /* enum ip_conntrack_info in sk_buff._nfct: from IP_CT_IS_REPLY on, the packet is of the reply direction. */
 #define SL_NFCT_INFO(nfct) ((__u32)((nfct)&SL_NFCT_INFO_MASK))
 #define SL_IP_CT_IS_REPLY 3
-
-/* The tuples of both directions of an entry. 0 on success. A function of its own, for the stack of its callers. */
-static __noinline int sl_nf_read_tuples(unsigned long nfct, struct sl_ct_scratch *s)
-{
-	return (int)bpf_probe_read_kernel(s->nf, sizeof(s->nf), (void *)(nfct + cfg_nf_tuples_offset));
-}
 
 static __always_inline void nf_addr(__u8 *to, const struct sl_nf_end *end, __u8 family)
 {
@@ -45,7 +39,7 @@ static __always_inline void nf_set_tuple(struct sl_tuple *t, const struct sl_nf_
  * Sets s->pre to the tuple that a packet of direction dir had before netfilter translated it. True if netfilter has translated it,
  * and into the tuple that it has now. related: p is the packet inside an ICMP error, which has another tuple.
  * A function of its own: the verifier follows it once. Kernel 5.5 (bpf_probe_read_kernel).
- * out: s->pre, ->nf_reply
+ * out: s->pre, ->nf, ->nf_conn, ->nf_hash, ->nf_reply
  */
 static __noinline bool sl_nf_translated(struct __sk_buff *skb, const struct sl_pkt *p, struct sl_ct_scratch *s,
 					__u32 dir, bool related)
@@ -56,12 +50,14 @@ static __noinline bool sl_nf_translated(struct __sk_buff *skb, const struct sl_p
 	if (!cfg_nf_tuples_offset || p->echo || (p->tuple.proto != IPPROTO_TCP && p->tuple.proto != IPPROTO_UDP))
 		return false;
 	/* The context of a tc program is the packet itself (struct sk_buff). */
-	if (bpf_probe_read_kernel(&nfct, sizeof(nfct), (void *)skb + cfg_nfct_offset) || !(nfct & ~SL_NFCT_INFO_MASK) ||
-	    sl_nf_read_tuples(nfct & ~SL_NFCT_INFO_MASK, s))
+	if (bpf_probe_read_kernel(&nfct, sizeof(nfct), (void *)skb + cfg_nfct_offset) || !(nfct & ~SL_NFCT_INFO_MASK))
+		return false;
+	s->nf_conn = nfct & ~SL_NFCT_INFO_MASK;
+	if (sl_nf_read(s->nf_conn, s))
 		return false;
 	s->nf_reply = SL_NFCT_INFO(nfct) >= SL_IP_CT_IS_REPLY;
-	in = s->nf_reply ? &s->nf[1] : &s->nf[0];
-	back = s->nf_reply ? &s->nf[0] : &s->nf[1];
+	in = s->nf_reply ? &s->nf.tuple[1] : &s->nf.tuple[0];
+	back = s->nf_reply ? &s->nf.tuple[0] : &s->nf.tuple[1];
 	if (in->dst.more[0] != p->tuple.proto)
 		return false;
 	nf_set_tuple(&s->pre, &in->src, &in->dst, p, (enum sl_dir)dir);

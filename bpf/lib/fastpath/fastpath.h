@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
 #include "../conntrack/conntrack.h"
+#include "../conntrack/nf_conn.h"
 #include "../drop/drop.h"
 #include "../endpoint/endpoint.h"
 #include "../packet/netkit.h"
@@ -30,10 +31,29 @@ static __always_inline bool fast_allowed(const struct sl_ct_entry *ct, const str
 	       ((ct->flags & SL_CT_ASSURED) && !(p->tcp_flags & SL_TCP_SYN) && !nf_must_see(ct, p));
 }
 
-/* Puts the packet on the fast path, if it may be there. If it is time to confirm the connection again, that begins instead. */
+/*
+ * Does netfilter still have the entry whose translation ct has learned? If not (conntrack -D, as kube-proxy does when an endpoint of
+ * UDP goes; no room; its time is over), the packet goes to the stack, and netfilter decides anew. The address may
+ * have become that of another entry, which has other tuples, but never of anything else while the kernel has entries there
+ * (SLAB_TYPESAFE_BY_RCU). A read where there is no memory any more fails. Kernel 5.5 (bpf_probe_read_kernel).
+ */
+static __noinline bool sl_nf_conn_lives(const struct sl_ct_entry *ct)
+{
+	struct sl_ct_scratch *s = ct_scratch();
+
+	return s && ct->nf_conn && !sl_nf_read(ct->nf_conn, s) && s->nf_hash == ct->nf_hash &&
+	       (s->nf.status & (SL_IPS_CONFIRMED | SL_IPS_DYING)) == SL_IPS_CONFIRMED;
+}
+
+/*
+ * Puts the packet on the fast path, if it may be there, and if netfilter still has the entry whose translation was learned. If it
+ * is time to confirm the connection again, that begins instead.
+ */
 static __always_inline bool fast_take(struct sl_ct_entry *ct, const struct sl_pkt *p, enum sl_dir dir, __u64 now)
 {
-	return fast_allowed(ct, p) && (fast_unconfirmed(ct) || !ct_relearn_if_due(ct, p, dir, now));
+	if (!fast_allowed(ct, p) || (unlikely(ct->flags & SL_CT_NF_NAT) && !sl_nf_conn_lives(ct)))
+		return false;
+	return fast_unconfirmed(ct) || !ct_relearn_if_due(ct, p, dir, now);
 }
 
 /*

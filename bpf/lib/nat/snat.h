@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
 #include "../conntrack/conntrack.h"
+#include "../conntrack/nf_conn.h"
 #include "../drop/drop_reasons.h"
 #include "../hostport/hostport.h"
 #include "host_socket.h"
@@ -165,6 +166,7 @@ static __always_inline bool outside_claim_nf_nat(struct sl_ct_scratch *s, const 
 						 const struct sl_tuple *outside, __u64 now)
 {
 	s->entry.flags |= SL_CT_NF_NAT;
+	nf_note_conn(&s->entry, s);
 	s->entry.other = *outside;
 	s->key = *inside;
 	return outside_claim(s, now);

@@ -79,7 +79,6 @@ type Record struct {
 	OutIfindex uint32
 	Created    Time
 	LastSeen   Time
-	Gen        uint64 // of the hostPort it came through
 	Owner      uint64
 	RxPackets  uint64 // toward the pod
 	RxBytes    uint64
@@ -255,7 +254,7 @@ func (m Map) Use(now Time) (u Use, err error) {
 func decode(k *bpfgen.TypesSlTuple, v *bpfgen.TypesSlCtEntry) *Record {
 	return &Record{
 		Key: key(k), Other: key(&v.Other), Flags: Flags(v.Flags), OutIfindex: v.OutIfindex,
-		Created: Time(v.Created), LastSeen: Time(v.LastSeen), Gen: v.HostportGeneration, Owner: v.Owner,
+		Created: Time(v.Created), LastSeen: Time(v.LastSeen), Owner: v.Owner,
 		RxPackets: v.RxPackets, RxBytes: v.RxBytes, TxPackets: v.TxPackets, TxBytes: v.TxBytes,
 	}
 }

@@ -186,8 +186,8 @@ func TestPrivilegedNetfilterNATTable(t *testing.T) {
 	})
 }
 
-// A Service whose endpoint goes: kube-proxy changes its rule and deletes the entries of UDP. The next datagrams go to the new one after a
-// second at the latest, and none to the old one again.
+// A Service whose endpoint goes: kube-proxy changes its rule and deletes the entries of UDP. The next datagram goes to the new endpoint, and
+// so does each one after it.
 func TestPrivilegedNetfilterNATEndpointGoes(t *testing.T) {
 	t.Parallel()
 	require.ConntrackBTF(t)
@@ -206,21 +206,13 @@ func TestPrivilegedNetfilterNATEndpointGoes(t *testing.T) {
 				unproxy(t, w, fam)
 				e2etest.LoadNFT(t, w.Node, natRules(fam, ends[1]))
 				e2etest.MustRun(t, w.Node, fmt.Sprintf("conntrack -D -p udp --orig-dst %s -f ipv%s", ends[0].to, fam.Suffix))
-				moved, gone := time.Time{}, time.Now()
-				for time.Since(gone) < 3*time.Second {
+				for gone := time.Now(); time.Since(gone) < 2*time.Second; time.Sleep(5 * time.Millisecond) {
 					if err := c.SendRounds(1); err != nil {
 						t.Fatal(err)
 					}
-					switch is := c.Answer.Server; {
-					case is != was && moved.IsZero():
-						moved = time.Now()
-					case is == was && !moved.IsZero():
-						t.Fatalf("%s answers again, after %s", was, c.Answer.Server)
+					if c.Answer.Server == was {
+						t.Fatalf("%s still answers", was)
 					}
-					time.Sleep(5 * time.Millisecond)
-				}
-				if took := moved.Sub(gone); moved.IsZero() || took > 1300*time.Millisecond {
-					t.Errorf("the new endpoint answers after %v, want a second at most", took)
 				}
 				wantFast(t, w, "udp", c, ends[1].pods[:1])
 			})
