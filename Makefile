@@ -75,6 +75,7 @@ define need
 	command -v apt-get >/dev/null || { echo "please install: $${missing[*]}" >&2; exit 1; }; \
 	[ "$$(id -u)" -eq 0 ] || { echo "as root: apt-get install $${missing[*]}" >&2; exit 1; }; \
 	echo "installing $${missing[*]}"; \
+	exec 9>/run/sluice-apt.lock; flock 9; : one target at a time; \
 	export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1; : no service is started by its package; \
 	apt-get -qq update; apt-get -qq install -y --no-install-recommends "$${missing[@]}" >/dev/null; \
 	command -v systemctl >/dev/null || exit 0; \
@@ -161,7 +162,7 @@ test-interop: $(GOTESTSUM) ##* run the tests with programs of other projects: up
 	$(need-root)
 	$(call need,$(INTEROP_NEEDS))
 	$(build-programs); \
-	$(GOTESTSUM) --format standard-quiet -- -p=$$(($$(nproc)+1)) $(GOTESTFLAGS) $(INTEROP)
+	$(GOTESTSUM) --format standard-quiet -- -p=$(TEST_PARALLEL) $(GOTESTFLAGS) $(INTEROP)
 
 test-unit: ##* run the tests that need no privileges
 	go test $(GOTESTFLAGS) -skip '^TestPrivileged|^TestVagrantfile' ./...

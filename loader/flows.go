@@ -74,7 +74,7 @@ func (f FlowFilter) matches(r *conntrack.Record, s Flow) bool {
 func newFlow(r *conntrack.Record, now conntrack.Time) Flow {
 	s := Flow{
 		Proto: r.Proto, Pod: r.Local, Remote: r.Remote, State: r.State(now), Kind: r.Kind(), PodOpened: r.PodOpened(),
-		Fast: r.Fast(), Flags: r.Flags.Names(), Created: r.Created, Age: r.Age(now).Round(shown), Idle: r.Idle(now).Round(shown),
+		Fast: r.Slow() == "", Slow: r.Slow(), Flags: r.Flags.Names(), Created: r.Created, Age: r.Age(now).Round(shown), Idle: r.Idle(now).Round(shown),
 		RxPackets: r.RxPackets, RxBytes: r.RxBytes, TxPackets: r.TxPackets, TxBytes: r.TxBytes, Owner: r.Owner,
 	}
 	if r.Translated() && r.Other.Local != r.Local {
@@ -97,6 +97,7 @@ type Flow struct {
 	Kind      string         `json:"kind"`             // hostport, masquerade, netfilter, plain
 	PodOpened bool           `json:"podOpened"`        // as the table has it; see ByPod
 	Fast      bool           `json:"fast"`             // both directions may take the fast path
+	Slow      string         `json:"slow,omitempty"`   // why not, in a word (the reasons of conntrack.Record.Slow)
 	Flags     []string       `json:"flags"`
 	Created   time.Duration  `json:"-"` // on CLOCK_MONOTONIC; tells a connection from a later one with the same ends
 	Age       time.Duration  `json:"age"`

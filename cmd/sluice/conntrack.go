@@ -28,6 +28,7 @@ type flowView struct {
 	Kind        string         `json:"kind"`
 	OpenedBy    string         `json:"opened_by"` // "pod" or "remote"
 	Fast        bool           `json:"fast"`
+	Slow        string         `json:"slow,omitempty"` // why it is not fast
 	Flags       []string       `json:"flags"`
 	AgeSeconds  float64        `json:"age_seconds"`
 	IdleSeconds float64        `json:"idle_seconds"`
@@ -82,7 +83,11 @@ end of a translated connection: the published port of a "hostport" one, the
 source address that the remote sees of a "masquerade" one. BACKEND is the other
 end behind a translation of netfilter, such as the pod behind a Service; a
 "netfilter" connection is one that netfilter alone translates. A FAST
-connection takes the fast path in both directions.`,
+connection takes the fast path in both directions. A word there says why one
+does not: "opening" (not answered yet), "confirming" (the stack has to confirm
+it, at first or again), "ending" (netfilter has to see its end), "stack" (it
+ends in the node's stack, or is translated there in a way that is not learned),
+or "hairpin" (the pod reaches itself through the node).`,
 		Example: `  sluice conntrack list --kind hostport
   sluice conntrack list --container 3f1c --proto tcp --sort bytes --limit 10
   sluice conntrack list --pod shop/cart-0
@@ -218,7 +223,7 @@ func (f *flowFilter) compare(x, y flowView) int {
 func flowViewOf(f loader.Flow, o owners) flowView {
 	v := flowView{
 		Proto: ipproto.Name(f.Proto), Pod: f.Pod, Remote: f.Remote, Outside: f.Outside, Backend: f.Backend, State: f.State, Kind: f.Kind,
-		OpenedBy: "remote", Fast: f.Fast, Flags: f.Flags, AgeSeconds: seconds(f.Age), IdleSeconds: seconds(f.Idle),
+		OpenedBy: "remote", Fast: f.Fast, Slow: f.Slow, Flags: f.Flags, AgeSeconds: seconds(f.Age), IdleSeconds: seconds(f.Idle),
 		RxPackets: f.RxPackets, RxBytes: f.RxBytes, TxPackets: f.TxPackets, TxBytes: f.TxBytes,
 		Owner: o.view(f.Owner), age: f.Age, idle: f.Idle,
 	}
@@ -247,7 +252,7 @@ func (a *app) flowTable(views []flowView) error {
 	}
 	for _, v := range views {
 		cells := []string{
-			v.Proto, v.Pod.String(), v.Remote.String(), v.State, v.Kind, yesNo(v.Fast), ageText(v.age), ageText(v.idle),
+			v.Proto, v.Pod.String(), v.Remote.String(), v.State, v.Kind, cmp.Or(v.Slow, yesNo(v.Fast)), ageText(v.age), ageText(v.idle),
 			countText(v.RxPackets + v.TxPackets), bytesText(v.RxBytes + v.TxBytes), v.Owner.text(a.wide),
 		}
 		if a.wide {

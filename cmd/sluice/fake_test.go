@@ -220,7 +220,7 @@ func fakeStatus() *loader.Status {
 
 func fakeFlows() []loader.Flow {
 	return []loader.Flow{
-		{Proto: 17, Pod: port("10.1.0.3:5353"), Remote: port("198.51.100.9:40000"), Outside: port("192.0.2.1:53"), State: "unreplied",
+		{Proto: 17, Pod: port("10.1.0.3:5353"), Remote: port("198.51.100.9:40000"), Outside: port("192.0.2.1:53"), State: "unreplied", Slow: conntrack.SlowOpening,
 			Kind: "hostport", Age: 90 * time.Second, Idle: 20 * time.Second, RxPackets: 2, RxBytes: 120, Owner: lostRef.Owner()},
 		{Proto: 6, Pod: port("10.1.0.2:80"), Remote: port("198.51.100.7:51234"), Outside: port("192.0.2.1:8080"), State: "established",
 			Kind: "hostport", Fast: true, Flags: []string{"dnat", "assured"}, Age: 3*time.Hour + 62*time.Second, Idle: 400 * time.Millisecond,

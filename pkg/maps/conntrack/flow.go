@@ -48,6 +48,7 @@ const (
 	localPeer = Flags(bpfgen.TypesSlCtFlagSL_CT_PEER_LOCAL)
 	tracked   = Flags(bpfgen.TypesSlCtFlagSL_CT_TRACKED)
 	nfNAT     = Flags(bpfgen.TypesSlCtFlagSL_CT_NF_NAT)
+	hairpin   = Flags(bpfgen.TypesSlCtFlagSL_CT_HAIRPIN | bpfgen.TypesSlCtFlagSL_CT_POD_SNAT | bpfgen.TypesSlCtFlagSL_CT_WANTS_POD_SNAT)
 	// SL_CT_HAS_REVERSE of bpf/lib/conntrack/conntrack_table.h: the connection has a reverse entry in the same table.
 	mayHaveReverse = snat | nfNAT | Flags(bpfgen.TypesSlCtFlagSL_CT_CLIENT_PORT|bpfgen.TypesSlCtFlagSL_CT_HAIRPIN|bpfgen.TypesSlCtFlagSL_CT_POD_SNAT)
 )
@@ -120,12 +121,35 @@ func (r *Record) Kind() string {
 // PodOpened reports whether the pod sent the first packet.
 func (r *Record) PodOpened() bool { return r.Flags&podOpened != 0 }
 
-// Fast reports whether both directions have been confirmed, so that packets may skip the stack. What netfilter tracks ends in the stack.
-func (r *Record) Fast() bool {
-	const both = txFirst | txConfirm | rxFirst | rxConfirm
-	ending := r.Flags&tracked != 0 && r.Flags&(finTX|finRX|rst) != 0
-	return r.Flags&both == both && !ending
+// Reasons of Slow.
+const (
+	SlowHairpin    = "hairpin"    // the pod reaches itself, or a pod whose answers have to come back through the node
+	SlowEnding     = "ending"     // netfilter has to see how a connection ends that it tracks
+	SlowOpening    = "opening"    // not answered yet
+	SlowStack      = "stack"      // what the pod sends ends in the node's stack, or is translated there in a way that is not learned
+	SlowConfirming = "confirming" // the stack has still to confirm a direction, at first or again
+)
+
+// Slow says in a word why packets take the slow path; "" means that both directions have been confirmed, so that they may skip the stack.
+func (r *Record) Slow() string {
+	const first, confirmed = txFirst | rxFirst, txConfirm | rxConfirm
+	switch {
+	case r.Flags&hairpin != 0:
+		return SlowHairpin
+	case r.Flags&tracked != 0 && r.Flags&(finTX|finRX|rst) != 0:
+		return SlowEnding
+	case r.Flags&(txFirst|txConfirm|localPeer) == txFirst && r.OutIfindex == 0 && r.Created+neverLeft < r.LastSeen:
+		return SlowStack
+	case r.Flags&(replied|assured) == 0:
+		return SlowOpening
+	case r.Flags&(first|confirmed) != first|confirmed:
+		return SlowConfirming
+	}
+	return ""
 }
+
+// neverLeft is the age at which a connection of a pod that has reached no uplink and no pod will not do so any more.
+const neverLeft = 3 * time.Second
 
 // Timeouts of bpf/lib/conntrack/conntrack_table.h.
 const (

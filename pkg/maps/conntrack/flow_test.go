@@ -46,6 +46,38 @@ func TestState(t *testing.T) {
 	}
 }
 
+func TestSlow(t *testing.T) {
+	t.Parallel()
+	const done = txFirst | txConfirm | rxFirst | rxConfirm | replied | assured
+	for _, tt := range []struct {
+		name  string
+		flags Flags
+		dev   uint32
+		age   time.Duration
+		want  string
+	}{
+		{"confirmed", done, 2, time.Hour, ""},
+		{"confirmed, tracked", done | tracked, 2, time.Hour, ""},
+		{"to a pod", done | localPeer, 0, time.Hour, ""},
+		{"first packet", podOpened | txFirst, 0, 0, SlowOpening},
+		{"answered", podOpened | txFirst | txConfirm | rxFirst | replied, 2, time.Second, SlowConfirming},
+		{"confirmed again", done &^ (txConfirm | rxConfirm), 2, time.Hour, SlowConfirming},
+		{"one direction", done &^ rxConfirm, 2, time.Hour, SlowConfirming},
+		{"to the node", podOpened | txFirst, 0, time.Hour, SlowStack},
+		{"FIN, tracked", done | tracked | finTX, 2, time.Hour, SlowEnding},
+		{"FIN, not tracked", done | finTX, 2, time.Hour, ""},
+		{"hairpin", done | hairpin, 2, time.Hour, SlowHairpin},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := &Record{Flags: tt.flags, OutIfindex: tt.dev, LastSeen: tt.age}
+			if got := r.Slow(); got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
 // An index counts with its connection, which alone tells whether it has ended.
 func TestUse(t *testing.T) {
 	t.Parallel()
