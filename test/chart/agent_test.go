@@ -21,7 +21,7 @@ func agentProgram(tb testing.TB) string {
 	tb.Helper()
 	file := filepath.Join(tb.TempDir(), "sluice-agent")
 	build := exec.Command("go", "build", "-o", file, "./cmd/sluice-agent")
-	build.Dir = Root
+	build.Dir, build.Env = Root, append(os.Environ(), "GOWORK=off")
 	if out, err := build.CombinedOutput(); err != nil {
 		tb.Fatalf("%v\n%s", err, out)
 	}

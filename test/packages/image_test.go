@@ -260,7 +260,7 @@ func checkSBOM(t *testing.T, out string) {
 	if got, want := programs["image"], fmt.Sprintf("%x", sha256.Sum256(image)); got != want {
 		t.Errorf("the image has digest %s, want %s", got, want)
 	}
-	listed, err := command("go", "list", "-C", root, "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}", "./cmd/...")
+	listed, err := command("env", "GOWORK=off", "go", "list", "-C", root, "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}", "./cmd/...")
 	if err != nil {
 		t.Fatal(err)
 	}

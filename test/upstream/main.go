@@ -5,7 +5,7 @@
 // runtime does. Each suite runs unchanged too, against the code it was written for, which tells what fails for the
 // machine's sake. A specification that only Sluice fails must be in differences.json, with the reason.
 //
-// Nothing of upstream is kept in this module. It needs root, Go and the module proxy; with -kernel the suites run in a virtual machine
+// Nothing of upstream is kept in this repository. It needs root, Go and the module proxy; with -kernel the suites run in a virtual machine
 // of test/vm, where all kinds of devices are. docs/dev/upstream-suites.md has the differences.
 package main
 
@@ -22,6 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 	"github.com/sluice-cni/sluice/pkg/test/vmtest"
 )
 
@@ -70,7 +71,7 @@ func run(ctx context.Context, args []string) error {
 
 // runInGuest boots a kernel and runs this program in it, beside what was prepared.
 func runInGuest(ctx context.Context, dir string, chosen []suite, series string) error {
-	if err := goRun(ctx, "", "build", "-o", filepath.Join(dir, "reference"), sluiceModule+"/test/upstream"); err != nil {
+	if err := goRun(ctx, "", "build", "-o", filepath.Join(dir, "reference"), testbin.Module+"/test/upstream"); err != nil {
 		return err
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*"))

@@ -17,8 +17,6 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/testbin"
 )
 
-const sluiceModule = "github.com/sluice-cni/sluice"
-
 // Where the suites find plugins, on a node of their own.
 const (
 	oursDir  = "/run/under-test"
@@ -66,11 +64,11 @@ func prepare(ctx context.Context, dir, out string, chosen []suite) error {
 			return fmt.Errorf("the suite of %s: %w", s.plugin, err)
 		}
 	}
-	args := append([]string{"build", "-o", out + "/"}, testbin.BuildFlags()...)
+	var programs []string
 	for _, p := range install.Programs() {
-		args = append(args, sluiceModule+"/cmd/"+p.Name)
+		programs = append(programs, p.Name)
 	}
-	return goRun(ctx, "", args...)
+	return testbin.BuildPrograms(out, programs...)
 }
 
 // The prepared directory is flat: prefixes of upstream's plugins and of its echo programs.
@@ -79,13 +77,13 @@ const (
 	echoPrefix = "echo-"
 )
 
-// goRun runs the go command, in this module or in a directory of upstream's.
+// goRun runs the go command, in this workspace or in a directory of upstream's.
 func goRun(ctx context.Context, dir string, args ...string) error {
 	c := exec.CommandContext(ctx, "go", args...)
 	c.Dir = dir
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if dir != "" {
-		c.Env = append(c.Env, "GOFLAGS=-mod=mod") // it looks up what the suites need besides the plugins
+		c.Env = append(c.Env, "GOWORK=off", "GOFLAGS=-mod=mod") // it looks up what the suites need besides the plugins
 	}
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, bytes.TrimSpace(out))

@@ -22,7 +22,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -30,6 +29,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sluice-cni/sluice/pkg/test/testbin"
 	"github.com/sluice-cni/sluice/test/vm/suite"
 )
 
@@ -161,11 +161,9 @@ func parseFlags(ctx context.Context) (o options, list bool, err error) {
 	if *with != "" {
 		o.with = strings.Split(*with, ",")
 	}
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
-	if err != nil {
-		return o, list, fmt.Errorf("find the module: %w", err)
+	if o.root, err = testbin.Root(); err != nil {
+		return o, list, err
 	}
-	o.root = strings.TrimSpace(string(out))
 	base, err := os.UserCacheDir()
 	if err != nil {
 		return o, list, err

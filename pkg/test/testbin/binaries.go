@@ -36,9 +36,14 @@ func Programs() []string {
 	return names
 }
 
+// Module is the product's module. Those of the benchmarks, the tests and the release tool have their paths below it.
+const Module = "github.com/sluice-cni/sluice"
+
 // BuildFlags are those of the go command that programs under test are built with. Stripped and without gRPC's tracer they have the size
-// of the release's programs (build/release says why).
-func BuildFlags() []string { return []string{"-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w"} }
+// of the release's programs (build/release says why), and they are the same at each commit that leaves their source alone.
+func BuildFlags() []string {
+	return []string{"-trimpath", "-buildvcs=false", "-tags", "grpcnotrace", "-ldflags", "-s -w"}
+}
 
 // Set is a directory of binaries. The caller must Close it.
 type Set struct {
@@ -66,11 +71,7 @@ func Build(extra ...string) (*Set, error) {
 
 // BuildInto makes a Set in a directory that exists. It builds the programs as the Makefile does: static and stripped.
 func BuildInto(dir string, extra ...string) error {
-	root, err := moduleRoot()
-	if err != nil {
-		return err
-	}
-	if err := build(root, dir, append(Programs(), extra...)); err != nil {
+	if err := BuildPrograms(dir, append(Programs(), extra...)...); err != nil {
 		return err
 	}
 	for _, p := range install.Programs() {
@@ -87,7 +88,17 @@ func BuildInto(dir string, extra ...string) error {
 	return os.Chmod(dir, 0o755)
 }
 
-// build builds programs of the module at root into dir.
+// BuildPrograms builds programs of the product, named by their folders in cmd, into dir.
+func BuildPrograms(dir string, programs ...string) error {
+	root, err := Root()
+	if err != nil {
+		return err
+	}
+	return build(root, dir, programs)
+}
+
+// build builds programs of the product's module at root into dir. Without the workspace the modules that they link have the versions that a
+// release has, whatever the tests require.
 func build(root, dir string, programs []string, flags ...string) error {
 	args := slices.Concat([]string{"build", "-o", dir + "/"}, BuildFlags(), flags)
 	for _, name := range programs {
@@ -95,7 +106,7 @@ func build(root, dir string, programs []string, flags ...string) error {
 	}
 	cmd := exec.Command("go", args...)
 	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the binaries: %w\n%s", err, out)
 	}
@@ -113,9 +124,10 @@ func (s *Set) Close() error {
 	return os.RemoveAll(s.Dir)
 }
 
-func moduleRoot() (string, error) {
+// Root returns the directory of the product's module, which is that of the repository. The current directory may be in any module of it.
+func Root() (string, error) {
 	var stderr bytes.Buffer
-	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}")
+	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", Module)
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {

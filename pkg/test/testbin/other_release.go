@@ -38,7 +38,7 @@ func OtherRelease(root, dir string) (string, error) {
 
 // BuildOtherRelease builds one of Programs as of another release into dir.
 func BuildOtherRelease(dir, program string) error {
-	root, err := moduleRoot()
+	root, err := Root()
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testfuncs finds the tests and fuzz targets of the module by their
+// Package testfuncs finds the tests and fuzz targets of the repository by their
 // names. The commands of test/fuzz and test/hostile run what it finds. It needs
 // the go command, and reads sources only.
 package testfuncs
@@ -27,9 +27,9 @@ func (f Func) String() string { return f.Dir + " " + f.Name }
 
 var declared = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(\w+ \*testing\.[TF]\)`)
 
-// Find returns all of the module around the current directory, sorted.
+// Find returns all of the modules of the workspace around the current directory, sorted.
 func Find(ctx context.Context) ([]Func, error) {
-	cmd := exec.CommandContext(ctx, "go", "list", "-f", `{{.Dir}}{{range .TestGoFiles}} {{.}}{{end}}{{range .XTestGoFiles}} {{.}}{{end}}`, "./...")
+	cmd := exec.CommandContext(ctx, "go", "list", "-f", `{{.Dir}}{{range .TestGoFiles}} {{.}}{{end}}{{range .XTestGoFiles}} {{.}}{{end}}`, "work")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

@@ -74,7 +74,7 @@ func buildPrograms(t testing.TB, source string, packages ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	cmd := exec.Command("go", slices.Concat([]string{"build", "-o", dir + "/"}, testbin.BuildFlags(), packages)...)
-	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

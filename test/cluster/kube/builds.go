@@ -19,7 +19,7 @@ import (
 // repository, or without one this source under another version, with the name of another set of datapath programs. An upgrade between the
 // two replaces every file and every program in the kernel.
 func (c *Cluster) BuildBefore(ctx context.Context, revision string) (err error) {
-	root, err := output(ctx, "", "go", "list", "-m", "-f", "{{.Dir}}")
+	root, err := testbin.Root()
 	if err != nil {
 		return err
 	}
@@ -54,11 +54,11 @@ func (c *Cluster) BuildBefore(ctx context.Context, revision string) (err error) 
 	return c.give(Before, temp, programs())
 }
 
-// output runs a program of the real machine in a folder and returns what it prints.
+// output runs a program of the real machine in a folder and returns what it prints. The go command sees no workspace: it builds products.
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	out, err := cmd.Output()
 	if err != nil {
 		said := ""
@@ -99,7 +99,7 @@ func (c *Cluster) ImportAgents(ctx context.Context) error {
 // AgentManifest is the repository's manifest for this cluster: its networks, the image of a build, and a network file behind the cluster's own.
 // All nodes are updated at once. The seccomp profile is none: that of containerd before 1.7 allows bpf(2) to SYS_ADMIN only.
 func (c *Cluster) AgentManifest(ctx context.Context, build Plugins) (string, error) {
-	root, err := output(ctx, "", "go", "list", "-m", "-f", "{{.Dir}}")
+	root, err := testbin.Root()
 	if err != nil {
 		return "", err
 	}

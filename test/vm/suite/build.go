@@ -78,7 +78,7 @@ func (n Names) Pattern() string { return "^TestPrivileged(" + strings.Join(n, "|
 
 // Package is one that has privileged tests.
 type Package struct {
-	// Path below the module, and Dir on this machine.
+	// Path below the repository, and Dir on this machine.
 	Path, Dir string
 	// Tests are its privileged tests, sorted.
 	Tests []string
@@ -89,14 +89,14 @@ type Package struct {
 // privileged matches the beginning of a privileged test.
 var privileged = regexp.MustCompile(`(?m)^func (TestPrivileged\w*)\(`)
 
-// Find returns the packages with privileged tests that patterns name ("./..."
-// if none), sorted. root is the module's directory. Those that do not belong on
-// a test kernel are left out unless they are named exactly.
+// Find returns the packages with privileged tests that patterns name (those of
+// the whole workspace if none), sorted. root is the repository. Those that do
+// not belong on a test kernel are left out unless they are named exactly.
 func Find(ctx context.Context, root string, patterns ...string) ([]Package, error) {
 	if len(patterns) == 0 {
-		patterns = []string{"./..."}
+		patterns = []string{"work"}
 	}
-	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-json=ImportPath,Dir,Module,TestGoFiles,XTestGoFiles"}, patterns...)...)
+	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-json=ImportPath,Dir,TestGoFiles,XTestGoFiles"}, patterns...)...)
 	cmd.Dir = root
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -108,7 +108,6 @@ func Find(ctx context.Context, root string, patterns ...string) ([]Package, erro
 	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p struct {
 			ImportPath, Dir           string
-			Module                    struct{ Path string }
 			TestGoFiles, XTestGoFiles []string
 		}
 		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
@@ -116,7 +115,7 @@ func Find(ctx context.Context, root string, patterns ...string) ([]Package, erro
 		} else if err != nil {
 			return nil, fmt.Errorf("decode go list: %w", err)
 		}
-		path := strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, p.Module.Path), "/")
+		path := strings.TrimPrefix(p.ImportPath, testbin.Module+"/")
 		tests, err := privilegedTests(p.Dir, slices.Concat(p.TestGoFiles, p.XTestGoFiles))
 		if err != nil {
 			return nil, err
@@ -198,11 +197,7 @@ func Build(ctx context.Context, root, dir string, packages []Package) error {
 		return err
 	}
 	bin := filepath.Join(dir, "bin")
-	args := append([]string{"build", "-o", bin + "/"}, testbin.BuildFlags()...)
-	for _, name := range testbin.Programs() {
-		args = append(args, "./cmd/"+name)
-	}
-	if err := goTool(ctx, root, args...); err != nil {
+	if err := testbin.BuildPrograms(bin, testbin.Programs()...); err != nil {
 		return err
 	}
 	for _, p := range Programs() {
