@@ -7,6 +7,8 @@ SHELL := /bin/bash
 VERSION ?= $(shell git describe --tags --always --dirty --abbrev=12 2>/dev/null || echo dev)
 IMAGE ?= sluice
 ARM64 ?= ./pkg/... ./plugins/... ./loader/... ./cmd/...
+# The modules: the product, then what has requirements that no product has. go.work joins all but test/chart, whose Helm has versions of its own.
+MODULES := . bench build/release test test/chart
 LDFLAGS := -s -w -X github.com/sluice-cni/sluice/pkg/version.build=$(VERSION)
 # "make verify" runs go vet on everything.
 GOTESTFLAGS ?= -count=1 -timeout=30m -vet=off
@@ -91,7 +93,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help help-all demo build test test-packet test-e2e lint verify generate test-interop test-unit test-privileged test-volume parity runtimes hubble hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-traffic bench-report bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt lint-prose check-bpf-headers clean test-ipam
+.PHONY: help help-all demo build test test-packet test-e2e lint verify generate test-interop test-unit test-privileged test-volume parity runtimes hubble hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-traffic bench-report bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt tidy lint-prose check-bpf-headers clean test-ipam
 
 help: # list the targets that most people need: those whose line has "##*"
 	@awk -F ':.*##[*] ' '/^[a-z-]+:.*##[*] / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,13 +110,13 @@ demo: build ##* show a pod, a hostPort and masquerade end to end, in its own nam
 	bin/demo -bin bin
 
 build: ##* build the plugins, the operator's tool and the node agent into bin/
-	go build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluice-cni ./cmd/sluice-helper ./cmd/sluice-dhcp ./cmd/sluice-ipam ./cmd/sluice-ipam-store ./cmd/sluice ./cmd/sluice-agent
+	GOWORK=off go build -trimpath -tags grpcnotrace -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sluice-cni ./cmd/sluice-helper ./cmd/sluice-dhcp ./cmd/sluice-ipam ./cmd/sluice-ipam-store ./cmd/sluice ./cmd/sluice-agent
 
 # run-tests runs the packages that are not for test-interop and whose path grep finds by $(1). The longest come first.
 define run-tests
 	$(need-root)
 	$(call need,$(TEST_NEEDS))
-	packages=$$({ go list $(LONGEST); comm -23 <(go list ./... | sort) <(go list $(INTEROP) | sort); } | awk '!seen[$$0]++' | grep $(1)); \
+	packages=$$({ go list $(LONGEST); comm -23 <(go list work | sort) <(go list $(INTEROP) | sort); } | awk '!seen[$$0]++' | grep $(1)); \
 	$(build-programs); \
 	$(GOTESTSUM) --format standard-quiet -- -p=$(TEST_PARALLEL) $(GOTESTFLAGS) $$packages
 endef
@@ -130,10 +132,9 @@ lint: lint-prose ##* run golangci-lint, and the prose linter on pages
 	@[ -x bin/tools/golangci-lint-$(GOLANGCI_VERSION) ] || { \
 		GOBIN=$(CURDIR)/bin/tools go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION) && \
 		mv bin/tools/golangci-lint bin/tools/golangci-lint-$(GOLANGCI_VERSION); }
-	bin/tools/golangci-lint-$(GOLANGCI_VERSION) run ./...
-	cd test/chart && $(CURDIR)/bin/tools/golangci-lint-$(GOLANGCI_VERSION) run ./...
+	@for module in $(MODULES); do (cd $$module && GOWORK=off $(CURDIR)/bin/tools/golangci-lint-$(GOLANGCI_VERSION) run ./...) || exit; done
 
-verify: ##* check that generated files, formatting and go.mod are as committed, and each BPF header compiles alone
+verify: ##* check that generated files, formatting and go.mod are as committed, and each module and BPF header compiles alone
 	$(call need,$(CLANG):$(CLANG) llvm-strip-14:llvm-14 clang-format:clang-format git:git)
 	@[ -e /usr/include/bpf/bpf_helpers.h ] && [ -e /usr/include/linux/bpf.h ] || \
 		{ apt-get -qq update; apt-get -qq install -y --no-install-recommends libbpf-dev linux-libc-dev >/dev/null; }
@@ -142,9 +143,7 @@ verify: ##* check that generated files, formatting and go.mod are as committed, 
 	$(MAKE) --no-print-directory check-bpf-headers
 	clang-format --dry-run -Werror bpf/*.c $$(find bpf/lib -name '*.h')
 	@out=$$(gofmt -l build cmd loader pkg plugins bench test bpf); [ -z "$$out" ] || { echo "not gofmt'ed: $$out" >&2; exit 1; }
-	go mod tidy -diff
-	cd test/chart && go mod tidy -diff
-	go vet ./...
+	@for module in $(MODULES); do echo "go mod tidy, go vet: $$module"; (cd $$module && export GOWORK=off && go mod tidy -diff && go vet ./...) || exit; done
 
 generate: ## compile the BPF programs, regenerate their Go bindings and the tables of bpf/README.md
 	go generate ./pkg/...
@@ -165,12 +164,12 @@ test-interop: $(GOTESTSUM) ##* run the tests with programs of other projects: up
 	$(GOTESTSUM) --format standard-quiet -- -p=$(TEST_PARALLEL) $(GOTESTFLAGS) $(INTEROP)
 
 test-unit: ##* run the tests that need no privileges
-	go test $(GOTESTFLAGS) -skip '^TestPrivileged|^TestVagrantfile' ./...
+	go test $(GOTESTFLAGS) -skip '^TestPrivileged|^TestVagrantfile' work
 
 test-privileged: ## run only the tests that need root and a kernel with BPF
 	$(need-root)
 	$(call need,$(INTEROP_NEEDS))
-	$(build-programs); go test $(GOTESTFLAGS) -run '^TestPrivileged' ./...
+	$(build-programs); go test $(GOTESTFLAGS) -run '^TestPrivileged' work
 
 test-volume: ## run the attacks on the connection table with a million connections each, an hour (root)
 	$(need-root)
@@ -219,7 +218,7 @@ upstream-suites: ## run upstream's own test suites against Sluice, here and unde
 .PHONY: chart chart-check chart-generate
 
 chart-check: ## lint and render the Helm chart with every profile, try bad values, compare the plain manifests (Helm as a library, a minute to build)
-	cd test/chart && go vet ./... && go test -count=1 ./...
+	cd test/chart && export GOWORK=off && go vet ./... && go test -count=1 ./...
 
 test-guest: ## run the privileged tests as they run in test machines, on this one (root, or sudo)
 	go run ./test/vm -build bin/guest
@@ -364,7 +363,7 @@ packages: ##* make the deb and rpm packages for amd64 and arm64, in bin/packages
 release: $(CYCLONEDX) ## make all that users get, with checksums, in bin/release/VERSION: docs/dev/releasing.md
 	$(call need,$(RELEASE_NEEDS))
 	rm -rf 'bin/release/$(VERSION)'
-	cd test/chart && go run ./pack -version '$(VERSION)' -out '$(CURDIR)/bin/release/$(VERSION)'
+	cd test/chart && GOWORK=off go run ./pack -version '$(VERSION)' -out '$(CURDIR)/bin/release/$(VERSION)'
 	$(RELEASE) -out 'bin/release/$(VERSION)' image archives packages sbom checksums
 
 test-arm64: ## run the unit tests for arm64 in QEMU's user emulation (ARM64=./pkg/policy for one package); Linux 6.7 or later
@@ -390,10 +389,10 @@ $(CYCLONEDX):
 ##@ Everything else
 
 chart: ## make the archive of the Helm chart, dist/sluice-VERSION.tgz
-	cd test/chart && go run ./pack -version '$(VERSION)' -out ../../dist
+	cd test/chart && GOWORK=off go run ./pack -version '$(VERSION)' -out ../../dist
 
 chart-generate: ## render deploy/kustomize and the chart's table of values
-	cd test/chart && go test -count=1 -run '^(TestManifests|TestReadme)$$' . -update
+	cd test/chart && GOWORK=off go test -count=1 -run '^(TestManifests|TestReadme)$$' . -update
 
 man: ## write the man pages of sluice and sluice-agent into bin/man
 	rm -rf bin/man
@@ -409,6 +408,10 @@ fmt: ## format the Go and C sources
 	gofmt -w build cmd loader pkg plugins bench test bpf
 	$(call need,clang-format:clang-format)
 	clang-format -i bpf/*.c $$(find bpf/lib -name '*.h')
+
+tidy: ## give all modules the versions of go.work, and tidy them: after a change of go.mod
+	go work sync
+	@for module in $(MODULES); do (cd $$module && GOWORK=off go mod tidy) || exit; done
 
 lint-prose: $(VALE) ## check the words of the documentation by docs/dev/style.md (PROSE=page.md for one, PROSEFLAGS= for warnings too)
 	@files="$(PROSE)" || exit 0; [ -z "$$files" ] || $(VALE) $(PROSEFLAGS) $$files

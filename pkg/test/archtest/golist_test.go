@@ -42,26 +42,18 @@ func ours(importPath string) bool {
 	return importPath == module || strings.HasPrefix(importPath, module+"/")
 }
 
-// listPackages returns every package of the module.
+// listPackages returns every package of the workspace.
 func listPackages(tb testing.TB) []goPackage {
 	tb.Helper()
-	return goList(tb, "./...")
+	return goList(tb, "", "work")
 }
 
-// goList runs "go list" with args at the root of the module.
-func goList(tb testing.TB, args ...string) []goPackage {
+// goList runs "go list" with args at the root. work is GOWORK: "off" for the packages as a release has them, "" for those of the workspace.
+func goList(tb testing.TB, work string, args ...string) []goPackage {
 	tb.Helper()
-	args = append([]string{"list", "-tags", "grpcnotrace", "-json=ImportPath,Dir,Doc,Name,Standard,Imports,TestImports,XTestImports"}, args...)
-	cmd := exec.Command("go", args...)
-	cmd.Dir = repoRoot(tb)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		tb.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, stderr.Bytes())
-	}
+	out := goCommand(tb, []string{"GOWORK=" + work}, append([]string{"list", "-tags", "grpcnotrace", "-json=ImportPath,Dir,Doc,Name,Standard,Imports,TestImports,XTestImports"}, args...)...)
 	var packages []goPackage
-	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+	for dec := json.NewDecoder(strings.NewReader(out)); ; {
 		var p goPackage
 		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
 			break
@@ -74,6 +66,20 @@ func goList(tb testing.TB, args ...string) []goPackage {
 		tb.Fatal("go list found no packages")
 	}
 	return packages
+}
+
+// goCommand returns what the go command prints at the root, with env added to its environment.
+func goCommand(tb testing.TB, env []string, args ...string) string {
+	tb.Helper()
+	cmd := exec.Command("go", args...)
+	cmd.Dir, cmd.Env = repoRoot(tb), append(os.Environ(), env...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		tb.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, stderr.Bytes())
+	}
+	return string(out)
 }
 
 // repoRoot returns the directory of go.mod.
