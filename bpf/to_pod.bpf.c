@@ -214,7 +214,7 @@ __noinline int sl_nf_nat_to_pod(struct __sk_buff *skb)
 		return 0;
 	begins = !ct;
 	if (ct)
-		copy_without_outside(s, ct);
+		copy_without_outside(s, &p->tuple, ct);
 	else
 		ct_init(&s->entry, ep->owner, 0, now);
 	if (!outside_claim_nf_nat(s, &p->tuple, &s->pre, now))

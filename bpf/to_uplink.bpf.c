@@ -82,7 +82,7 @@ static __always_inline int masquerade(struct __sk_buff *skb, const struct sl_ful
 	if (!s)
 		return drop(skb, SL_DROP_CT_TABLE, ep->ifindex);
 	if (ct)
-		copy_without_outside(s, ct);
+		copy_without_outside(s, inside, ct);
 	else
 		ct_init(&s->entry, ep->owner, SL_CT_POD_OPENED, now);
 	if (nf_nat) {
@@ -119,7 +119,7 @@ static __always_inline int learn_nf_nat(struct __sk_buff *skb, const struct sl_f
 
 	if (!s || !ct)
 		return SL_NOT_FROM_POD;
-	copy_without_outside(s, ct);
+	copy_without_outside(s, inside, ct);
 	if (!outside_claim_nf_nat(s, inside, &full->outer.p.tuple, now))
 		return SL_NOT_FROM_POD;
 	ct = ct_insert(inside, &s->entry);
@@ -151,6 +151,26 @@ static __always_inline struct sl_ct_entry *entry_of(const struct sl_tuple *insid
 	return ct && !(ct->flags & SL_CT_TX_SEEN_FIRST) && ct_is_new_connection(ct, p, SL_TX) ? NULL : ct;
 }
 
+/* What the entry of a packet says of how it leaves. */
+enum sl_leaving {
+	SL_LEAVING_NEW,	     /* nothing yet */
+	SL_LEAVING_OUTSIDE,  /* with the outside tuple that the entry has */
+	SL_LEAVING_AS_IS,    /* as it is: it answers what came in, or has been answered so */
+	SL_LEAVING_ANSWERED, /* as it is, and the entry has learned that where the connection came in */
+};
+
+static __always_inline enum sl_leaving leaving(const struct sl_ct_entry *ct, const struct sl_tuple *inside,
+					       const struct sl_pkt *p, bool nf_nat)
+{
+	if (!ct)
+		return SL_LEAVING_NEW;
+	if ((ct->flags & (SL_CT_NAT | SL_CT_NF_NAT)) && nf_nat_same(ct, inside, &p->tuple, nf_nat))
+		return SL_LEAVING_OUTSIDE;
+	if (!(ct->flags & SL_CT_POD_OPENED))
+		return nf_nat ? SL_LEAVING_ANSWERED : SL_LEAVING_AS_IS;
+	return !nf_nat && (ct->flags & SL_CT_REPLIED) ? SL_LEAVING_AS_IS : SL_LEAVING_NEW;
+}
+
 /*
  * A packet of a pod. A function of its own, so that both parsers can end in it. SL_NOT_FROM_POD: of no pod.
  * in: full_scratch()->outer
@@ -164,7 +184,7 @@ __noinline int sl_to_uplink_slow(struct __sk_buff *skb)
 	struct sl_endpoint *ep, *sender;
 	const struct sl_pkt *p;
 	struct sl_ct_entry *ct;
-	bool nf_nat = false;
+	bool nf_nat = false, lost;
 
 	if (!full || !s)
 		return SL_NEXT;
@@ -198,29 +218,31 @@ __noinline int sl_to_uplink_slow(struct __sk_buff *skb)
 		tcp_seq_note_tx(ct, p);
 	if (ct && !nf_nat && unlikely(ct->flags & SL_CT_NF_NAT))
 		nf_nat_forget(ct);
-	/* 3. a connection with an outside tuple */
-	if (ct && (ct->flags & (SL_CT_NAT | SL_CT_NF_NAT)) && nf_nat_same(ct, inside, &p->tuple, nf_nat)) {
+	switch (leaving(ct, inside, p, nf_nat)) {
+	case SL_LEAVING_OUTSIDE:
 		if (!(ct->flags & SL_CT_TX_SEEN_FIRST))
 			ct->last_seen = now;
-		if (ct_has_reverse(ct->flags) && !ct_ensure_reverse(inside, ct) &&
-		    (ct->flags & (SL_CT_SNAT | SL_CT_NF_NAT))) {
-			ct = NULL; /* the reverse tuple belongs to another connection now: start anew */
-		} else if (!snat_moved(skb, p, ct)) {
+		lost = ct_has_reverse(ct->flags) && !ct_ensure_reverse(inside, ct) &&
+		       (ct->flags & (SL_CT_SNAT | SL_CT_NF_NAT));
+		if (!lost && !snat_moved(skb, p, ct)) {
 			if (nf_nat)
 				nf_note_conn(ct, s);
 			confirm_tx(skb, full, ct, now);
 			return translate(skb, full, ep, ct, now);
 		}
-		return masquerade(skb, full, ep, ct, inside, nf_nat, now);
-	}
-	/* What came in is learned where it did. */
-	if (ct && nf_nat && !(ct->flags & SL_CT_POD_OPENED))
-		return pass_unchanged(full, now);
-	/* 4. a connection that stays untranslated by us */
-	if (ct && !nf_nat && (!(ct->flags & SL_CT_POD_OPENED) || (ct->flags & SL_CT_REPLIED))) {
+		/* 3. another outside tuple, if it is ours to choose. The old one may belong to another connection now: start anew */
+		if (!(ct->flags & SL_CT_SNAT))
+			return SL_NOT_FROM_POD;
+		return masquerade(skb, full, ep, lost ? NULL : ct, inside, nf_nat, now);
+	case SL_LEAVING_AS_IS:
 		confirm_tx(skb, full, ct, now);
 		return pass_unchanged(full, now);
+	case SL_LEAVING_ANSWERED:
+		return pass_unchanged(full, now);
+	default:
+		break;
 	}
+	/* 4. a new connection that stays as netfilter has left it */
 	if (!nf_keeps_local(inside, &p->tuple) || !endpoint_masquerades(ep, p->tuple.local, p->tuple.remote)) {
 		if (nf_nat)
 			return learn_nf_nat(skb, full, ct, inside, now);

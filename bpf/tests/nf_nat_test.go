@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
@@ -242,6 +243,39 @@ func (n *natted) family() int {
 		return 6
 	}
 	return 4
+}
+
+// A connection whose outside tuple another one has taken leaves that alone: when it moves to another tuple, and when it goes on with its own,
+// which netfilter has chosen and we do not replace.
+func TestPrivilegedNetfilterNATTupleTaken(t *testing.T) {
+	natCases(t, func(n *natted) {
+		if n.inside.proto != udp || n.clientOpens || n.inside.remote == n.outside.remote {
+			return
+		}
+		n.open()
+		other := n.inside
+		other.local = at(podB.addr(n.family()), keptPort)
+		n.put(proven, n.outside.tuple(), &bpfgen.TypesSlCtEntry{
+			Other: other.tuple(), Flags: flowIndex | flowSNAT | flowPodOpened, Owner: podB.owner, Created: n.clock, LastSeen: n.clock,
+		})
+		n.nfStatus(nfConfirmed | nfDying)
+		old := n.outside
+		if n.outside.local.Addr() == n.stack.local.Addr() {
+			b := n.sent("").bytes(n.tb)
+			n.step(podEgress, n.pod.name, b, passes(b))
+			n.netfilter(true)
+			left := n.stack.tx("").routed(upl0.mac, upl0.router).bytes(n.tb)
+			n.stepInput(uplEgress, upl0.name, input{data: left, came: n.pod.name}, want{verdict: pass, out: left, uncounted: true})
+			n.wantIndex(proven, old, other)
+			n.nfStatus(nfConfirmed | nfDying)
+		}
+		moved := at(pick(n.family(), ip("203.0.113.77"), ip("2001:db8:9::77")), serverTCP)
+		n.stack.remote, n.outside.remote = moved, moved
+		n.out("")
+		n.in("")
+		n.outFast("")
+		n.wantIndex(proven, old, other)
+	})
 }
 
 // A packet takes the fast path only while netfilter has the entry: what goes by another one is for netfilter to decide, also if that has come to

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "216fd2f5555ae9d81d06a04203cc948e51f5068e7bdec086f635d879c8218e50"
+const build = "3bb3cefc9f4c3d56cdcc9ea2edc6125e8c5d4b0937a0310f0da16b648e28a819"

@@ -165,15 +165,28 @@ static __always_inline bool ct_has_reverse(__u32 flags)
 	return flags & SL_CT_HAS_REVERSE;
 }
 
+/* The entry under a tuple, of whatever kind and age, or NULL. */
+static __always_inline struct sl_ct_entry *ct_at(const struct sl_tuple *t)
+{
+	struct sl_ct_entry *ct = bpf_map_lookup_elem(&sl_ct, t);
+
+	return ct ? ct : bpf_map_lookup_elem(&sl_ct_unassured, t);
+}
+
+/* Is the entry under outside a reverse entry that leads to key? */
+static __always_inline bool ct_leads_to(const struct sl_tuple *outside, const struct sl_tuple *key)
+{
+	struct sl_ct_entry *reverse = ct_at(outside);
+
+	return reverse && (reverse->flags & SL_CT_REVERSE) && tuple_equal(&reverse->other, key);
+}
+
 /* Makes sure that the other tuple of an entry leads back to it. False: it leads to another connection. */
 static __always_inline bool ct_ensure_reverse(const struct sl_tuple *key, const struct sl_ct_entry *entry)
 {
 	struct sl_ct_scratch *s;
-	struct sl_ct_entry *reverse;
+	struct sl_ct_entry *reverse = ct_at(&entry->other);
 
-	reverse = bpf_map_lookup_elem(&sl_ct, &entry->other);
-	if (!reverse)
-		reverse = bpf_map_lookup_elem(&sl_ct_unassured, &entry->other);
 	if (reverse)
 		return (reverse->flags & SL_CT_REVERSE) && tuple_equal(&reverse->other, key);
 	s = ct_scratch();

@@ -77,11 +77,11 @@ static __always_inline bool snat_moved(struct __sk_buff *skb, const struct sl_pk
 
 /*
  * Takes its outside tuple away from a copy of an entry, and what was learned with that: the far end
- * answers anew. The old port is free.
+ * answers anew. The old port is free, unless another connection has it already. key: of the entry
  */
-static __always_inline void outside_release(struct sl_ct_entry *ct)
+static __always_inline void outside_release(const struct sl_tuple *key, struct sl_ct_entry *ct)
 {
-	if (ct_has_reverse(ct->flags)) {
+	if (ct_has_reverse(ct->flags) && ct_leads_to(&ct->other, key)) {
 		bpf_map_delete_elem(&sl_ct, &ct->other);
 		bpf_map_delete_elem(&sl_ct_unassured, &ct->other);
 	}
@@ -90,12 +90,13 @@ static __always_inline void outside_release(struct sl_ct_entry *ct)
 	ct->nexthop_until = 0;
 }
 
-/* Takes a copy of the entry of a connection that gets an outside tuple, or another one than it had. */
-static __always_inline void copy_without_outside(struct sl_ct_scratch *s, const struct sl_ct_entry *ct)
+/* Takes a copy of the entry ct, under key, of a connection that gets an outside tuple, or another one than it had. */
+static __always_inline void copy_without_outside(struct sl_ct_scratch *s, const struct sl_tuple *key,
+						 const struct sl_ct_entry *ct)
 {
 	s->entry = *ct;
 	if (s->entry.flags & (SL_CT_SNAT | SL_CT_NF_NAT | SL_CT_ASSURED))
-		outside_release(&s->entry);
+		outside_release(key, &s->entry);
 }
 
 /* Who has an outside tuple. */
