@@ -70,12 +70,13 @@ func masquerading() parityCase {
 	}
 }
 
+// The ports of samePort and samePortAsNode are none that the kernel gives to a client.
 func samePort(s *stage, fam e2etest.Family) string {
 	var out []string
 	var open []*e2etest.Talk
 	for _, name := range []string{"app", "sibling"} {
 		for _, proto := range []string{"tcp", "udp"} {
-			c, err := e2etest.Dial(s.pods[name], proto+fam.Suffix, net.JoinHostPort(fam.Any, "41000"), e2etest.At(fam.Client(s.Client()), 9000))
+			c, err := e2etest.Dial(s.pods[name], proto+fam.Suffix, net.JoinHostPort(fam.Any, "29100"), e2etest.At(fam.Client(s.Client()), 9000))
 			if err != nil {
 				out = append(out, failure(err))
 				continue
@@ -132,7 +133,7 @@ func samePortAsNode(s *stage, fam e2etest.Family) string {
 	var open []*e2etest.Talk
 	for _, proto := range []string{"tcp", "udp"} {
 		for _, from := range []string{"app", "node"} {
-			c, err := e2etest.Dial(s.place(from), proto+fam.Suffix, net.JoinHostPort(fam.Any, "43000"), e2etest.At(fam.Client(s.Client()), 9000))
+			c, err := e2etest.Dial(s.place(from), proto+fam.Suffix, net.JoinHostPort(fam.Any, "29300"), e2etest.At(fam.Client(s.Client()), 9000))
 			if err != nil {
 				return from + ": " + failure(err)
 			}
@@ -140,7 +141,7 @@ func samePortAsNode(s *stage, fam e2etest.Family) string {
 			open = append(open, c)
 		}
 		a, b := open[len(open)-2].Answer.Peer, open[len(open)-1].Answer.Peer
-		if a == b || a.Port() != 43000 {
+		if a == b || a.Port() != 29300 {
 			return fmt.Sprintf("%s: seen as %s and %s", proto, a, b)
 		}
 	}

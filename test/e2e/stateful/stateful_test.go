@@ -37,8 +37,8 @@ func TestPrivilegedStateful(t *testing.T) {
 				t.Errorf("with upstream the rules do nothing: no outcome matches %q\n%s", cmp.Or(r.bites, refusals), p.upstream)
 			}
 			different := p.different(r)
-			// A machine that was busy elsewhere makes a few rows differ, and other ones the next time.
-			if n := len(different); n > 0 && n <= len(p.upstream)/2 {
+			// A machine that is busy elsewhere makes a few rows differ, and other ones the next time. A difference of ours is there each time.
+			for n := 0; n < 3 && len(different) > 0 && len(different) <= len(p.upstream)/2; n++ {
 				again, ok := r.play(t, "worlds again", both)
 				if !ok {
 					return
