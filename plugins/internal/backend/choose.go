@@ -108,6 +108,27 @@ func (c Chooser[B]) Wanted(a *cniskel.Args, configured string) (string, error) {
 // TriesEBPF reports whether eBPF is tried first for a backend that is wanted.
 func TriesEBPF(wanted string) bool { return wanted == Auto || wanted == EBPF }
 
+// TriesEBPFBesideFirewalld is TriesEBPF for what firewalld has a say in. With Auto it takes precedence where it runs: it admits only what
+// netfilter has translated, and rejects what goes from the pod's zone to another, even if eBPF admits it. only is a key of the
+// network's configuration that is set and that no other backend has, so that eBPF is tried all the same; empty if there is none.
+func (c Chooser[B]) TriesEBPFBesideFirewalld(ctx context.Context, a *cniskel.Args, wanted, only string) (bool, error) {
+	if wanted != Auto || c.Netfilter == nil {
+		return TriesEBPF(wanted), nil
+	}
+	node, err := c.Netfilter(a)
+	switch {
+	case err != nil:
+		return false, err
+	case !node.FirewalldRuns(ctx):
+		return true, nil
+	case only != "":
+		a.Log.Warn("firewalld runs, and "+only+" needs eBPF: open the ports, and let the zones admit the pod, in firewalld")
+		return true, nil
+	}
+	a.Log.Info("firewalld admits only what netfilter has translated: using netfilter")
+	return false, nil
+}
+
 // Select returns the tables of that name; with Auto those that the node uses.
 func (c Chooser[B]) Select(ctx context.Context, a *cniskel.Args, name string) (none B, err error) {
 	if c.Netfilter == nil {

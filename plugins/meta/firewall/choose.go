@@ -35,8 +35,7 @@ func (p *plugin) prepare(ctx context.Context, a *cniskel.Args, r request) (Backe
 }
 
 // choose returns the backend that is wanted. For auto that is eBPF, but firewalld where
-// it runs: it rejects what goes from the pod's zone to another, even if eBPF admits the
-// pod. It has no rules, so those stay with eBPF.
+// it runs, unless there are rules, which it does not have.
 func (p *plugin) choose(ctx context.Context, a *cniskel.Args, conf *Conf) (Backend, error) {
 	if chain := conf.IptablesAdminChainName; chain != "" && p.Netfilter == nil {
 		return nil, cnierr.Unsupported("iptablesAdminChainName", chain, "only ebpf is built in, and a chain of iptables needs iptables")
@@ -46,23 +45,20 @@ func (p *plugin) choose(ctx context.Context, a *cniskel.Args, conf *Conf) (Backe
 	if err != nil {
 		return nil, err
 	}
-	if wanted == backend.Auto && p.Netfilter != nil {
-		node, err := p.Netfilter(a)
-		switch {
-		case err != nil:
-			return nil, err
-		case conf.FirewalldZone != "": // only firewalld can do what it says
-			if (zones{Deps: p.Deps}).Usable(ctx) == nil {
-				wanted = netfilter.NameFirewalld
-			}
-		case !node.FirewalldRuns(ctx):
-		case conf.policy.Restricts():
-			a.Log.Warn("firewalld runs, and rules need eBPF: let the zones of firewalld admit the pod")
-		default:
-			return p.withoutEBPF(ctx, a, conf, backend.Auto)
+	if wanted == backend.Auto && conf.FirewalldZone != "" && p.Netfilter != nil { // only firewalld can do what it says
+		wanted = backend.EBPF
+		if (zones{Deps: p.Deps}).Usable(ctx) == nil {
+			wanted = netfilter.NameFirewalld
 		}
 	}
-	if backend.TriesEBPF(wanted) {
+	only := ""
+	if conf.policy.Restricts() {
+		only = "rules"
+	}
+	switch ebpf, err := c.TriesEBPFBesideFirewalld(ctx, a, wanted, only); {
+	case err != nil:
+		return nil, err
+	case ebpf:
 		return c.EBPF, nil
 	}
 	return p.withoutEBPF(ctx, a, conf, wanted)

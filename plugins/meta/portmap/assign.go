@@ -68,24 +68,19 @@ func (p *plugin) assign(ctx context.Context, a *cniskel.Args, r request) (assign
 	return parts, parts.prepare(ctx, a)
 }
 
-// wanted returns the backend that is asked for, and whether eBPF is tried first. With
-// auto it is not where firewalld runs. Its chain filter_FORWARD accepts what netfilter
-// has translated, and rejects a port that eBPF publishes unless the administrator opens it.
+// wanted returns the backend that is asked for, and whether eBPF is tried first.
 func (p *plugin) wanted(ctx context.Context, a *cniskel.Args, r request) (name string, triesEBPF bool, _ error) {
-	name, err := p.chooser().Wanted(a, r.conf.Backend)
-	if err != nil || name != backend.Auto || p.Netfilter == nil {
-		return name, backend.TriesEBPF(name), err
+	c := p.chooser()
+	name, err := c.Wanted(a, r.conf.Backend)
+	if err != nil {
+		return "", false, err
 	}
-	node, err := p.Netfilter(a)
-	if err != nil || !node.FirewalldRuns(ctx) {
-		return name, true, err
-	}
+	only := ""
 	if r.hasAllowedSources() {
-		a.Log.Warn("firewalld admits only what netfilter has translated, and allowedSources need eBPF: open the ports in firewalld")
-		return name, true, nil
+		only = "allowedSources"
 	}
-	a.Log.Info("firewalld admits only what netfilter has translated: using netfilter")
-	return name, false, nil
+	triesEBPF, err = c.TriesEBPFBesideFirewalld(ctx, a, name, only)
+	return name, triesEBPF, err
 }
 
 // hasAllowedSources reports whether a port may be open to some clients only, which
