@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/loadertest"
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 	"github.com/sluice-cni/sluice/pkg/maps/conntrack"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
 	"github.com/sluice-cni/sluice/pkg/maps/hostport"
@@ -117,10 +118,10 @@ const (
 func fakeEvents() []loader.DropEvent {
 	return []loader.DropEvent{
 		{Time: born, Reason: spoofed, Owner: webRef.Owner(), Device: "veth1", Program: "sl_from_pod", Len: 74, Data: []byte{0xaa, 0xbb},
-			Packet: drops.Packet{Src: port("10.9.9.9:4000"), Dst: port("198.51.100.7:443"), Proto: 6, Detail: "S"}},
+			Packet: drops.Packet{Src: port("10.9.9.9:4000"), Dst: port("198.51.100.7:443"), Proto: 6, Header: ipproto.Header{TCP: ipproto.SYN}}},
 		{Time: born.Add(time.Second), Lost: 12},
 		{Time: born.Add(2 * time.Second), Reason: exhausted, Owner: lostRef.Owner(), Device: "eth0", Program: "sl_to_uplink", Len: 98,
-			Packet: drops.Packet{Src: port("[fd00:1::3]:0"), Dst: port("[2001:db8::7]:0"), Proto: 58, Detail: "type 128 code 0"}},
+			Packet: drops.Packet{Src: port("[fd00:1::3]:0"), Dst: port("[2001:db8::7]:0"), Proto: 58, Header: ipproto.Header{ICMP: &ipproto.ICMP{Type: 128}}}},
 		{Time: born.Add(3 * time.Second), Reason: exhausted, Device: "eth0", Program: "sl_to_uplink", Len: 60},
 	}
 }

@@ -146,7 +146,7 @@ const clockLayout = "15:04:05.000"
 func dropEventViewOf(e loader.DropEvent, o owners) dropEventView {
 	v := dropEventView{
 		Time: e.Time, Reason: e.Reason.Name(), Text: e.Reason.String(), Device: e.Device, Program: e.Program, Len: e.Len,
-		Source: e.Packet.Src, Dest: e.Packet.Dst, Detail: e.Packet.Detail, Data: hex.EncodeToString(e.Data),
+		Source: e.Packet.Src, Dest: e.Packet.Dst, Detail: e.Packet.Header.String(), Data: hex.EncodeToString(e.Data),
 	}
 	if v.Source.IsValid() {
 		v.Proto = ipproto.Name(e.Packet.Proto)

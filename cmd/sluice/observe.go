@@ -199,8 +199,8 @@ func (a *app) eventText(e *flowevent.Event) string {
 	verdict, tail := a.colours.green(e.Verdict), e.State
 	switch e.Event {
 	case flowevent.Dropped:
-		if e.Detail != "" {
-			packet += " [" + e.Detail + "]"
+		if header := e.Header.String(); header != "" {
+			packet += " [" + header + "]"
 		}
 		verdict, tail = a.colours.red(e.Verdict), e.Reason+": "+e.Text
 	case flowevent.Ended:

@@ -166,7 +166,7 @@ func TestPrivilegedObserveDrops(t *testing.T) {
 		})
 	}, func(e flowevent.Event) bool { return e.Event == flowevent.Dropped })
 	if e.Reason != "spoofed-ip" || e.Verdict != flowevent.VerdictDropped || e.Device != "v0" || e.Direction != flowevent.Egress || e.Source.Addr() != netip.MustParseAddr("10.7.7.7") ||
-		e.Detail != "type 8 code 0" || e.Pod == nil || e.Pod.ContainerID != webRef.ContainerID {
+		e.Header.String() != "type 8 code 0" || e.Pod == nil || e.Pod.ContainerID != webRef.ContainerID {
 		t.Errorf("%+v", e)
 	}
 	if b, err := json.Marshal(e); err != nil || strings.Contains(string(b), "7365637265") || strings.Contains(string(b), "secret") {

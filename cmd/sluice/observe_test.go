@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/attachments"
 	"github.com/sluice-cni/sluice/pkg/flowevent"
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 )
 
 // Each filter of "observe" alone, and two together.
@@ -96,7 +97,7 @@ func TestObserveFollow(t *testing.T) {
 	if status := <-done; status != 0 {
 		t.Errorf("status %d", status)
 	}
-	if len(got) != 4 || got[0].Event != flowevent.Dropped || got[0].Reason != "spoofed-ip" || got[0].Detail != "S" || got[0].Direction != flowevent.Egress ||
+	if len(got) != 4 || got[0].Event != flowevent.Dropped || got[0].Reason != "spoofed-ip" || got[0].Header.TCP != ipproto.SYN || got[0].Direction != flowevent.Egress ||
 		got[0].Pod == nil || got[0].Pod.ContainerID != webRef.ContainerID || got[3].Event != flowevent.Lost || got[3].Lost != 12 || got[3].Reason != flowevent.LostBuffer {
 		t.Errorf("%+v", got)
 	}

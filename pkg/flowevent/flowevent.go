@@ -74,7 +74,7 @@ type Event struct {
 	TxBytes   uint64         `json:"tx_bytes,omitempty"`
 	Reason    string         `json:"reason,omitempty"`
 	Text      string         `json:"text,omitempty"`    // Reason in words
-	Detail    string         `json:"detail,omitempty"`  // of a dropped packet: TCP flags ("SA"), "type 8 code 0", "fragment"
+	Header    ipproto.Header `json:"header,omitzero"`   // of a dropped packet
 	Device    string         `json:"device,omitempty"`  // where a packet was dropped
 	Program   string         `json:"program,omitempty"` // that dropped it
 	Length    int            `json:"length,omitempty"`  // of its frame, bytes

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sluice-cni/sluice/pkg/flowevent"
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 )
 
 // Types of events, and where a packet was seen, as Cilium numbers them (pkg/monitor/api).
@@ -148,30 +149,14 @@ func tcpFlags(e *flowevent.Event) *flow.TCPFlags {
 	case e.Event != flowevent.Dropped:
 		return &flow.TCPFlags{ACK: true}
 	}
-	out := &flow.TCPFlags{}
-	for _, c := range e.Detail {
-		switch c {
-		case 'F':
-			out.FIN = true
-		case 'S':
-			out.SYN = true
-		case 'R':
-			out.RST = true
-		case 'P':
-			out.PSH = true
-		case 'A':
-			out.ACK = true
-		case 'U':
-			out.URG = true
-		case 'E':
-			out.ECE = true
-		case 'C':
-			out.CWR = true
-		default: // "fragment"
-			return nil
-		}
+	if e.Header.Fragment {
+		return nil
 	}
-	return out
+	has := e.Header.TCP.Has
+	return &flow.TCPFlags{
+		FIN: has(ipproto.FIN), SYN: has(ipproto.SYN), RST: has(ipproto.RST), PSH: has(ipproto.PSH),
+		ACK: has(ipproto.ACK), URG: has(ipproto.URG), ECE: has(ipproto.ECE), CWR: has(ipproto.CWR),
+	}
 }
 
 // Lost is the message for an event about lost events, nil for another.

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/sluice-cni/sluice/pkg/flowevent"
+	"github.com/sluice-cni/sluice/pkg/ipproto"
 )
 
 var at = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
@@ -46,7 +47,7 @@ func TestDropped(t *testing.T) {
 	t.Parallel()
 	f := Flow(&flowevent.Event{
 		Time: at, Event: flowevent.Dropped, Verdict: flowevent.VerdictDropped, Direction: flowevent.Ingress, Proto: "icmp6", Reason: "ingress-rule", Device: "veth1",
-		Source: port("[2001:db8::7]:0"), Destination: port("[fd00::2]:0"), Detail: "type 128 code 3", Pod: &flowevent.Pod{Namespace: "x", Name: "y"},
+		Source: port("[2001:db8::7]:0"), Destination: port("[fd00::2]:0"), Header: ipproto.Header{ICMP: &ipproto.ICMP{Type: 128, Code: 3}}, Pod: &flowevent.Pod{Namespace: "x", Name: "y"},
 	}, "", nil)
 	if f.GetVerdict() != flow.Verdict_DROPPED || f.GetDropReasonDesc() != flow.DropReason_POLICY_DENY || f.GetEventType().GetSubType() != int32(flow.DropReason_POLICY_DENY) ||
 		f.GetL4().GetICMPv6().GetType() != 128 || f.GetL4().GetICMPv6().GetCode() != 3 || f.GetInterface().GetName() != "veth1" || f.GetDestination().GetPodName() != "y" ||

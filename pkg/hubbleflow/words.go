@@ -46,10 +46,10 @@ func Reason(name string) flow.DropReason { return reasons[name] }
 // summary says what Cilium's fields have no room for.
 func summary(e *flowevent.Event) string {
 	if e.Event == flowevent.Dropped {
-		if e.Detail == "" {
-			return e.Reason
+		if header := e.Header.String(); header != "" {
+			return e.Reason + " [" + header + "]"
 		}
-		return e.Reason + " [" + e.Detail + "]"
+		return e.Reason
 	}
 	what := e.Event
 	switch {
@@ -72,11 +72,11 @@ func summary(e *flowevent.Event) string {
 
 // icmp returns type and code; of a connection those of an echo request.
 func icmp(e *flowevent.Event, echo uint32) (typ, code uint32) {
-	if e.Event != flowevent.Dropped {
+	switch {
+	case e.Event != flowevent.Dropped:
 		return echo, 0
-	}
-	if _, err := fmt.Sscanf(e.Detail, "type %d code %d", &typ, &code); err != nil {
+	case e.Header.ICMP == nil:
 		return 0, 0
 	}
-	return typ, code
+	return uint32(e.Header.ICMP.Type), uint32(e.Header.ICMP.Code)
 }

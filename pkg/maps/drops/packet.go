@@ -5,8 +5,6 @@ package drops
 import (
 	"encoding/binary"
 	"net/netip"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -17,7 +15,7 @@ import (
 type Packet struct {
 	Src, Dst netip.AddrPort // port 0 without one
 	Proto    uint8          // of the header behind IPv6 extension headers
-	Detail   string         // TCP flags ("SA"), ICMP type and code ("type 8 code 0"), "fragment"
+	Header   ipproto.Header // that one
 }
 
 // DecodePacket reads a frame. b has its first bytes, behind l2 bytes of link header. Tags of VLANs are passed over.
@@ -77,25 +75,15 @@ func (p Packet) transport(src, dst netip.Addr, b []byte, later bool) Packet {
 	p.Src, p.Dst = netip.AddrPortFrom(src, 0), netip.AddrPortFrom(dst, 0)
 	switch {
 	case later:
-		p.Detail = "fragment"
+		p.Header.Fragment = true
 	case (p.Proto == unix.IPPROTO_ICMP || p.Proto == unix.IPPROTO_ICMPV6) && len(b) >= 2:
-		p.Detail = "type " + strconv.Itoa(int(b[0])) + " code " + strconv.Itoa(int(b[1]))
+		p.Header.ICMP = &ipproto.ICMP{Type: b[0], Code: b[1]}
 	case ipproto.HasPorts(p.Proto) && len(b) >= 4:
 		p.Src = netip.AddrPortFrom(src, binary.BigEndian.Uint16(b))
 		p.Dst = netip.AddrPortFrom(dst, binary.BigEndian.Uint16(b[2:]))
 		if p.Proto == unix.IPPROTO_TCP && len(b) >= 14 {
-			p.Detail = tcpText(b[13])
+			p.Header.TCP = ipproto.TCPFlags(b[13])
 		}
 	}
 	return p
-}
-
-func tcpText(flags byte) string {
-	var s strings.Builder
-	for i, c := range "FSRPAUEC" {
-		if flags&(1<<i) != 0 {
-			s.WriteRune(c)
-		}
-	}
-	return s.String()
 }

@@ -42,7 +42,7 @@ func TestDecodePacket(t *testing.T) {
 				t.Fatal(err)
 			}
 			p := DecodePacket(b, tc.l2)
-			if got := p.Src.String() + " " + p.Dst.String() + " " + p.Detail; got != tc.want || p.Proto != tc.proto {
+			if got := p.Src.String() + " " + p.Dst.String() + " " + p.Header.String(); got != tc.want || p.Proto != tc.proto {
 				t.Errorf("%q of protocol %d, want %q of %d", got, p.Proto, tc.want, tc.proto)
 			}
 		})

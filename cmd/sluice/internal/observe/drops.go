@@ -64,7 +64,7 @@ func (x *observer) drop(ctx context.Context, d dropped) error {
 	}
 	e := flowevent.Event{
 		Time: d.e.Time, Event: flowevent.Dropped, Verdict: flowevent.VerdictDropped, Direction: direction(d.e.Program),
-		Source: d.e.Packet.Src, Destination: d.e.Packet.Dst, Reason: d.e.Reason.Name(), Text: d.e.Reason.String(), Detail: d.e.Packet.Detail,
+		Source: d.e.Packet.Src, Destination: d.e.Packet.Dst, Reason: d.e.Reason.Name(), Text: d.e.Reason.String(), Header: d.e.Packet.Header,
 		Device: d.e.Device, Program: d.e.Program, Length: d.e.Len,
 	}
 	if e.Source.IsValid() {
