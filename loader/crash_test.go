@@ -82,7 +82,8 @@ func TestPrivilegedLoadKilledAndTakenBack(t *testing.T) {
 	k, err := programs.ConstantsOf(other.tree)
 	e.ok(err)
 	fresh := other.tree.Paths.FreshDir(k.Build())
-	e.ok(programs.LoadFresh(e.ctx, other.tree, k, nil, fresh))
+	_, err = programs.LoadFresh(e.ctx, other.tree, k, nil, fresh)
+	e.ok(err)
 	e.ok(other.replaceAttached(e.ctx, fresh))
 	e.ok(other.Close())
 

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-cni/sluice/loader/internal/hook"
 	"github.com/sluice-cni/sluice/loader/internal/programs"
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 // envKernel is set where the kernel matrix runs the tests, to the series.
@@ -71,8 +72,12 @@ func TestPrivilegedProbesMatchTable(t *testing.T) {
 	if s.Backend != "ebpf" {
 		t.Errorf("backend %s: %s", s.Backend, s.Reason)
 	}
+	translations := AnswerYes
+	if require.AskConntrackBTF() != nil {
+		translations = AnswerNo
+	}
 	for _, p := range s.Probes {
-		answer := map[string]Answer{programs.ProbeTCX: want.tcx, programs.ProbeFIBSrc: want.fibSrc, programs.ProbeCoarse: want.coarse, programs.ProbeSkNetns: want.skNetns, programs.ProbeNetkit: want.netkit, programs.ProbeMountNS: AnswerNo, programs.ProbeJIT: AnswerUnclear}[p.Name]
+		answer := map[string]Answer{programs.ProbeTranslations: translations, programs.ProbeTCX: want.tcx, programs.ProbeFIBSrc: want.fibSrc, programs.ProbeCoarse: want.coarse, programs.ProbeSkNetns: want.skNetns, programs.ProbeNetkit: want.netkit, programs.ProbeMountNS: AnswerNo, programs.ProbeJIT: AnswerUnclear}[p.Name]
 		if answer == "" {
 			answer = AnswerYes
 		}

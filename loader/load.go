@@ -27,7 +27,7 @@ func (d *Datapath) load(ctx context.Context, k programs.Constants) error {
 	}
 	id := k.Build()
 	fresh := d.tree.Paths.FreshDir(id)
-	if err := programs.LoadFresh(ctx, d.tree, k, report, fresh); err != nil {
+	if report, err = programs.LoadFresh(ctx, d.tree, k, report, fresh); err != nil {
 		return err
 	}
 	if err := d.fillAtLoad(k.NoMasq); err != nil {

@@ -71,7 +71,8 @@ func (InProcess) Pin(_ context.Context, o loadapi.LoadRequest) (loadapi.LoadResu
 	raiseMemlock()
 	maps := make(shared)
 	defer maps.close()
-	collections, err := loadAll(o, maps)
+	collections, nf, err := loadAll(o, maps)
+	done.NoTranslations = nf.noTuples()
 	if err != nil {
 		return done, err
 	}
@@ -305,7 +306,7 @@ type configured struct {
 // other goroutines run on any thread, and a path means something by the thread's mount namespace.
 //
 // An error is about an object or a map: nothing is loaded then. What the verifier says is in the collections.
-func loadAll(o loadapi.LoadRequest, maps shared) (map[string]*verified, error) {
+func loadAll(o loadapi.LoadRequest, maps shared) (map[string]*verified, nfOffsets, error) {
 	specs := make(chan configured)
 	go func() {
 		defer close(specs)
@@ -316,7 +317,7 @@ func loadAll(o loadapi.LoadRequest, maps shared) (map[string]*verified, error) {
 		}
 	}()
 	cache := btf.NewCache()         // shared: decoding the kernel's types is the slow part beside
-	nf, _ := findNfOffsets(cache)   // without them the programs take each packet for a tracked one
+	nf := findNfOffsets(cache)      // without them the programs take each packet for a tracked one
 	csum, _ := findCsumPlace(cache) // and each checksum for made
 	out := make(map[string]*verified, len(o.Objects))
 	var group sync.WaitGroup
@@ -337,14 +338,14 @@ func loadAll(o loadapi.LoadRequest, maps shared) (map[string]*verified, error) {
 	}
 	group.Wait()
 	if failed == nil {
-		return out, nil
+		return out, nf, nil
 	}
 	for _, v := range out {
 		if v.err == nil {
 			v.Close()
 		}
 	}
-	return nil, failed
+	return nil, nf, failed
 }
 
 // prepare opens the maps of c and tells its programs their sizes, and where they find what the kernel knows of a packet.

@@ -16,22 +16,33 @@ type nfOffsets struct {
 	nfct        uint32 // of sk_buff._nfct, the pointer to the entry
 	ext, status uint32 // of nf_conn.ext and nf_conn.status, in the entry
 	tuples      uint32 // of nf_conn.tuplehash, the tuples of both directions, with nf_conn.status behind them
+	err         error  // why the programs cannot read a packet's entry
 }
 
-// findNfOffsets asks the kernel's BTF. An error says why the programs cannot read a packet's entry: the kernel has no BTF, was built
-// without conntrack, or does not let us read its memory (no CAP_PERFMON, lockdown in confidentiality mode). Without the type of
-// an entry, which a kernel before 5.11 does not tell if conntrack is a module, only nfct is set.
-func findNfOffsets(cache *btf.Cache) (nfOffsets, error) {
+// noTuples is why tuples is unknown; empty when it is known.
+func (o nfOffsets) noTuples() string {
+	switch {
+	case o.tuples != 0:
+		return ""
+	case o.err != nil:
+		return o.err.Error()
+	}
+	return "the kernel's types do not tell what an entry of netfilter looks like: conntrack is not loaded, or is a module of a kernel before 5.11"
+}
+
+// findNfOffsets asks the kernel's BTF. Its error says that the kernel has no BTF, was built without conntrack, or does not let us read its
+// memory (no CAP_PERFMON, lockdown in confidentiality mode). Without the type of an entry, which a kernel before 5.11 does not tell if
+// conntrack is a module, only nfct is set.
+func findNfOffsets(cache *btf.Cache) (o nfOffsets) {
 	spec, err := cache.Kernel()
 	if err != nil {
-		return nfOffsets{}, fmt.Errorf("read the kernel's BTF: %w", err)
+		return nfOffsets{err: fmt.Errorf("read the kernel's BTF: %w", err)}
 	}
-	var o nfOffsets
 	if o.nfct, err = memberOf(spec, "sk_buff", "_nfct"); err != nil {
-		return nfOffsets{}, err
+		return nfOffsets{err: err}
 	}
 	if err := askReadKernel(o.nfct); err != nil {
-		return nfOffsets{}, err
+		return nfOffsets{err: err}
 	}
 	if _, err := spec.AnyTypeByName("nf_conn"); errors.Is(err, btf.ErrNotFound) {
 		if module, err := cache.Module("nf_conntrack"); err == nil {
@@ -43,7 +54,7 @@ func findNfOffsets(cache *btf.Cache) (nfOffsets, error) {
 	if tuples, err := memberOf(spec, "nf_conn", "tuplehash"); err == nil && tupleLayoutIsKnown(spec) && o.status == tuples+2*tupleHashSize {
 		o.tuples = tuples
 	}
-	return o, nil
+	return o
 }
 
 // tupleHashSize is the size of struct nf_conntrack_tuple_hash, in bytes.

@@ -112,6 +112,8 @@ func PendingPlaces(entries uint32, cpus int) uint32 { return ConntrackPlaces(ent
 type LoadResult struct {
 	// NoSockLB is why the programs of SockLB are not there; empty when they are, or were not asked for.
 	NoSockLB string `json:"markNoSockLB,omitempty"`
+	// NoTranslations is why the programs cannot read what netfilter translates; empty when they can.
+	NoTranslations string `json:"noTranslations,omitempty"`
 }
 
 // UnsupportedError is the definite no to a question, with what was found.

@@ -40,6 +40,7 @@ const (
 	ProbeJIT          = "JIT"
 	probeLockdown     = "lockdown"
 	probeLoad         = "program load"
+	ProbeTranslations = "translations of netfilter" // what the load has found out
 )
 
 const noDatapath = "no eBPF datapath on this node"

@@ -20,8 +20,9 @@ import (
 	"github.com/sluice-cni/sluice/pkg/log"
 )
 
-// LoadFresh verifies the programs and pins them as a set in fresh, beside the one in force.
-func LoadFresh(ctx context.Context, t *pintree.Tree, k Constants, report probes, fresh string) error {
+// LoadFresh verifies the programs and pins them as a set in fresh, beside the one in force. It returns the report with what
+// the load has found out.
+func LoadFresh(ctx context.Context, t *pintree.Tree, k Constants, report probes, fresh string) (probes, error) {
 	consts := randomConsts()
 	consts.fibSrc, consts.coarse, consts.skNetns = report.yes(ProbeFIBSrc), report.yes(ProbeCoarse), report.yes(ProbeSkNetns)
 	consts.netkit = report.yes(ProbeNetkit)
@@ -29,10 +30,15 @@ func LoadFresh(ctx context.Context, t *pintree.Tree, k Constants, report probes,
 	if consts.netns, err = netnsCookie(ctx, t); err != nil {
 		t.Log.Warn("name the network namespace for programs", log.Error(err))
 	}
-	if err := loadPrograms(ctx, t, k, consts, fresh); err != nil {
-		return Refuse(t, k, report, err)
+	done, err := loadPrograms(ctx, t, k, consts, fresh)
+	if err != nil {
+		return nil, Refuse(t, k, report, err)
 	}
-	return nil
+	p := Probe{Name: ProbeTranslations, Answer: AnswerYes}
+	if done.NoTranslations != "" {
+		p.Answer, p.Reason, p.Consequence = AnswerNo, done.NoTranslations, "connections to Services stay on the slow path"
+	}
+	return append(report, p), nil
 }
 
 // NoteDecision writes down that the set of k is loaded.
@@ -49,22 +55,22 @@ func NoteDecision(t *pintree.Tree, k Constants, report probes) error {
 }
 
 // loadPrograms verifies the programs and pins the set in fresh, beside the one in force.
-func loadPrograms(ctx context.Context, t *pintree.Tree, k Constants, consts loadConsts, fresh string) error {
+func loadPrograms(ctx context.Context, t *pintree.Tree, k Constants, consts loadConsts, fresh string) (done loadapi.LoadResult, err error) {
 	if err := os.RemoveAll(fresh); err != nil {
-		return fmt.Errorf("remove programs of an interrupted load: %w", err)
+		return done, fmt.Errorf("remove programs of an interrupted load: %w", err)
 	}
 	if err := os.Mkdir(fresh, 0o700); err != nil {
-		return fmt.Errorf("make directory of programs: %w", err)
+		return done, fmt.Errorf("make directory of programs: %w", err)
 	}
 	if err := os.Symlink(consts.String(), filepath.Join(fresh, pintree.LoadConstsName)); err != nil {
-		return fmt.Errorf("note constants: %w", err)
+		return done, fmt.Errorf("note constants: %w", err)
 	}
-	pinned, err := pin(ctx, t, k, consts, fresh, needed(t))
-	if err == nil && pinned.NoSockLB != "" {
-		t.Log.Warn("the node's own processes will not reach host ports", log.String("error", pinned.NoSockLB))
+	done, err = pin(ctx, t, k, consts, fresh, needed(t))
+	if err == nil && done.NoSockLB != "" {
+		t.Log.Warn("the node's own processes will not reach host ports", log.String("error", done.NoSockLB))
 		err = markNoSockLB(fresh)
 	}
-	return err
+	return done, err
 }
 
 // pin has objects verified and pinned in dir, and what maps they lack made. The writers' lock is held.

@@ -152,20 +152,23 @@ func SocketNetns(t testing.TB) {
 // BTF of their own (Linux 5.11).
 func ConntrackBTF(t testing.TB) {
 	t.Helper()
-	Feature(t, "BTF of netfilter's connection table", func() error {
-		spec, err := btf.LoadKernelSpec()
-		if err != nil {
-			return err
-		}
-		if _, err := spec.AnyTypeByName("nf_conn"); err == nil {
-			return nil
-		}
-		if spec, err = btf.LoadKernelModuleSpec("nf_conntrack"); err != nil {
-			return errors.Join(ErrMissing, err)
-		}
-		_, err = spec.AnyTypeByName("nf_conn")
+	Feature(t, "BTF of netfilter's connection table", AskConntrackBTF)
+}
+
+// AskConntrackBTF is what ConntrackBTF asks: nil, or why the kernel does not say it.
+func AskConntrackBTF() error {
+	spec, err := btf.LoadKernelSpec()
+	if err != nil {
 		return err
-	})
+	}
+	if _, err := spec.AnyTypeByName("nf_conn"); err == nil {
+		return nil
+	}
+	if spec, err = btf.LoadKernelModuleSpec("nf_conntrack"); err != nil {
+		return errors.Join(ErrMissing, err)
+	}
+	_, err = spec.AnyTypeByName("nf_conn")
+	return err
 }
 
 // feature turns the features package's definite no into ours.
