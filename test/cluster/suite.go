@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-cni/sluice/test/cluster/kube"
 )
 
-const quickTests = "^TestPrivileged(Service|NodePort|HostPort|Swap)$"
+const quickTests = "^TestPrivileged(Service|EndpointGoes|NodePort|HostPort|Swap)$"
 
 // test makes a cluster, runs the scenarios and takes it down. As "quick" it has two nodes, and runs what a change of Sluice breaks first. What
 // follows the flags are flags of the scenarios.

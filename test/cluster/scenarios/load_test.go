@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -20,7 +21,7 @@ import (
 var heavy = flag.Bool("heavy", false, "1,000 connections that stay, and 100 new ones a second")
 
 // atWork has two pods under load: one from outside, by a hostPort and by a Service at a node that has none of its pods, and one that asks
-// it and the outside.
+// it, also by its Service, and the outside.
 type atWork struct {
 	*suite
 	run *load.Run
@@ -54,12 +55,13 @@ func underLoad(s *suite) *atWork {
 		both("hostPort "+family, kube.NodeAddrs(last)[f], 28080, 28081, nil)
 		both("NodePort "+family, there, int(svc.Spec.Ports[0].NodePort), int(svc.Spec.Ports[1].NodePort), nil)
 		both("pod to pod "+family, pods[0].ips[f], httpPort, udpPort, inside)
+		both("pod to Service "+family, netip.MustParseAddr(svc.Spec.ClusterIPs[f]), 80, 81, inside)
 		both("masquerade "+family, kube.OutsideAddrs()[f], outsidePort, outsidePort, inside)
 		s.served(s.asMachine(s.Outside), there, int(svc.Spec.Ports[0].NodePort), []string{pods[0].name})
 	}
 	options := load.Options{Long: 4, New: 10, Datagrams: 2}
 	if *heavy {
-		options = load.Options{Long: 125, Pause: 5 * time.Second, New: 13, Datagrams: 2} // eight targets of TCP
+		options = load.Options{Long: 100, Pause: 5 * time.Second, New: 10, Datagrams: 2} // ten targets of TCP
 	}
 	w := &atWork{suite: s, run: load.Start(kube.Dialer(s.Outside), options, targets...)}
 	s.t.Cleanup(func() {
@@ -87,8 +89,8 @@ func (w *atWork) unharmed() {
 	if report.Failed() > 0 {
 		w.t.Errorf("%d requests failed", report.Failed())
 	}
-	if len(report) != 24 {
-		w.t.Errorf("%d kinds of load, want 24", len(report))
+	if len(report) != 30 {
+		w.t.Errorf("%d kinds of load, want 30", len(report))
 	}
 }
 

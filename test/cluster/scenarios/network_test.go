@@ -4,6 +4,7 @@ package scenarios
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,9 +12,12 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sluice-cni/sluice/pkg/test/netlab"
 	"github.com/sluice-cni/sluice/test/cluster/kube"
 )
 
@@ -66,6 +70,73 @@ func TestPrivilegedService(t *testing.T) {
 	for _, p := range pods {
 		if _, err := s.asPod(p)("http", "", kube.Services[0].Addr().Next(), 443); err != nil && !strings.Contains(err.Error(), "400") {
 			t.Errorf("%s does not reach the API server: %v", p.name, err)
+		}
+	}
+}
+
+// An endpoint of a Service is deleted while a pod goes on asking from one socket: once kube-proxy leads new clients to the other endpoint, so
+// does it lead the datagrams of that socket, and none gets lost after that.
+func TestPrivilegedEndpointGoes(t *testing.T) {
+	s := open(t)
+	behind := map[string]string{"app": "two"}
+	names := []string{"e0", "e1"}
+	pods := s.create(podSpec(names[0], s.Node[0].Name, behind), podSpec(names[1], s.Node[1].Name, behind), podSpec("asks", s.Node[0].Name, nil))
+	svc := s.service("two", "two", nil)
+	asks := pods[2]
+	dial, err := s.PodDialer(t.Context(), 0, asks.ips[0])
+	s.must(err)
+	type talk struct {
+		vip    netip.Addr
+		conn   net.Conn
+		answer string
+	}
+	var talks []*talk
+	for _, ip := range svc.Spec.ClusterIPs {
+		vip := netip.MustParseAddr(ip)
+		s.served(s.asPod(asks), vip, 80, names)
+		s.reaches("asks", s.asPod(asks), vip, map[string]int{"udp": 81}, names...)
+		for range 4 {
+			conn, err := dial(t.Context(), "udp", net.JoinHostPort(ip, "81"))
+			s.must(err)
+			defer conn.Close()
+			talks = append(talks, &talk{vip: vip, conn: conn})
+		}
+	}
+	ask := func(tk *talk) error {
+		buf := make([]byte, 256)
+		_ = tk.conn.SetDeadline(time.Now().Add(netlab.Patient(time.Second)))
+		if _, err := tk.conn.Write([]byte("hostname")); err != nil {
+			return err
+		}
+		n, err := tk.conn.Read(buf)
+		tk.answer = string(buf[:n])
+		return err
+	}
+	for learned := time.Now().Add(3 * time.Second); time.Now().Before(learned); time.Sleep(50 * time.Millisecond) {
+		for _, tk := range talks {
+			s.must(ask(tk))
+		}
+	}
+	gone := talks[0].answer
+	stays := names[0]
+	if gone == stays {
+		stays = names[1]
+	}
+	none := int64(0)
+	s.must(s.client.CoreV1().Pods(s.ns).Delete(t.Context(), gone, metav1.DeleteOptions{GracePeriodSeconds: &none}))
+	s.until("the sockets are answered by "+stays, func(context.Context) error {
+		for _, tk := range talks {
+			if err := ask(tk); err != nil || tk.answer != stays {
+				return fmt.Errorf("%s answers %q: %w", tk.vip, tk.answer, errors.Join(err, errStays))
+			}
+		}
+		return nil
+	})
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		for _, tk := range talks {
+			if err := ask(tk); err != nil || tk.answer != stays {
+				t.Fatalf("%s answers %q: %v", tk.vip, tk.answer, err)
+			}
 		}
 	}
 }
