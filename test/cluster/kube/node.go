@@ -74,6 +74,15 @@ func (c *Cluster) StartProxy(i int) error {
 	return c.Node[i].StartService(machine.Service{Name: KubeProxy, Args: []string{sharedBin + "/kube-proxy", "--config", machine.Shared + "/proxy.yaml"}})
 }
 
+// SetProxyMode has kube-proxy of a node use that mode when it starts again.
+func (c *Cluster) SetProxyMode(i int, mode string) error {
+	return os.WriteFile(filepath.Join(c.Node[i].Dir, "proxy.yaml"), []byte(c.proxyConfig(i, mode)), 0o644)
+}
+
+func (c *Cluster) proxyConfig(i int, mode string) string {
+	return strings.NewReplacer("@NODE@", c.Node[i].Name, "@MODE@", mode, "@PODS@", list(Pods)).Replace(proxyConfig)
+}
+
 // joinNode starts kubelet and kube-proxy, and gives the node a network when it has its pod CIDRs.
 func (c *Cluster) joinNode(ctx context.Context, pki *kubetest.PKI, i int) error {
 	node := c.Node[i]
@@ -94,8 +103,8 @@ func (c *Cluster) joinNode(ctx context.Context, pki *kubetest.PKI, i int) error 
 		}
 	}
 	resolv := "nameserver " + ControlAddrs()[0].String() + "\n"
-	fill := strings.NewReplacer("@NODE@", node.Name, "@MODE@", c.Proxy, "@PODS@", list(Pods), "@DNS@", DNS.String(), "@SOCKET@", containerdSocket)
-	for name, text := range map[string]string{"kubelet.yaml": fill.Replace(kubeletConfig), "proxy.yaml": fill.Replace(proxyConfig), "resolv.conf": resolv} {
+	fill := strings.NewReplacer("@NODE@", node.Name, "@DNS@", DNS.String(), "@SOCKET@", containerdSocket)
+	for name, text := range map[string]string{"kubelet.yaml": fill.Replace(kubeletConfig), "proxy.yaml": c.proxyConfig(i, c.Proxy), "resolv.conf": resolv} {
 		if err := os.WriteFile(filepath.Join(node.Dir, name), []byte(text), 0o644); err != nil {
 			return err
 		}

@@ -79,18 +79,24 @@ func (w *atWork) delete(pods ...pod) {
 	w.suite.delete(append(pods, pod{name: "loaded"}, pod{name: "inside"})...)
 }
 
-// unharmed ends the load and fails the test if one request got no answer.
-func (w *atWork) unharmed() {
+// stop ends the load and returns what became of it.
+func (w *atWork) stop() load.Report {
 	w.t.Helper()
 	time.Sleep(2 * time.Second) // what broke a moment ago shows by now
 	report := w.run.Stop()
 	w.run = nil
 	w.t.Logf("load:\n%s", report)
-	if report.Failed() > 0 {
-		w.t.Errorf("%d requests failed", report.Failed())
-	}
 	if len(report) != 30 {
 		w.t.Errorf("%d kinds of load, want 30", len(report))
+	}
+	return report
+}
+
+// unharmed ends the load and fails the test if one request got no answer.
+func (w *atWork) unharmed() {
+	w.t.Helper()
+	if failed := w.stop().Failed(); failed > 0 {
+		w.t.Errorf("%d requests failed", failed)
 	}
 }
 

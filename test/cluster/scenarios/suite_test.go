@@ -42,7 +42,7 @@ func open(t *testing.T) *suite {
 		t.Fatal(err)
 	}
 	s := &suite{Cluster: c, t: t, client: client}
-	s.ns = strings.ToLower(strings.TrimPrefix(t.Name(), "TestPrivileged"))
+	s.ns = strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(t.Name(), "TestPrivileged"), "/", "-"))
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.ns}}
 	if _, err := client.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

@@ -246,3 +246,47 @@ func TestPrivilegedNetfilterNATLaterRule(t *testing.T) {
 		}
 	})
 }
+
+// A connection outlives the rules that have translated it, as netfilter's entry does: kube-proxy starts again, in another mode. There are
+// other rules all the time; without any, netfilter tracks and translates nothing, whatever entries it has.
+func TestPrivilegedNetfilterNATRulesGone(t *testing.T) {
+	t.Parallel()
+	w := e2etest.NewWorld(t)
+	paths := natPaths(t, w)
+	e2etest.LoadNFT(t, w.Node, `table inet other {
+chain forward {
+type filter hook forward priority 0;
+ct state invalid drop
+}
+chain prerouting {
+type nat hook prerouting priority 1;
+}
+chain postrouting {
+type nat hook postrouting priority 101;
+}
+}
+`)
+	e2etest.EachFamily(t, func(t *testing.T, fam e2etest.Family) {
+		for i, p := range paths(fam) {
+			if i%2 != 0 && testing.Short() {
+				continue
+			}
+			t.Run(p.name, func(t *testing.T) {
+				e2etest.LoadNFT(t, w.Node, natRules(fam, p))
+				tcp, udp := natTalk(t, p, fam, "tcp"), natTalk(t, p, fam, "udp")
+				rounds := func(when string) {
+					for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+						for _, c := range []*e2etest.Talk{tcp, udp} {
+							if err := c.SendRounds(1); err != nil {
+								t.Fatalf("%s: %v", when, err)
+							}
+						}
+					}
+				}
+				rounds("with the rules")
+				unproxy(t, w, fam)
+				rounds("without them")
+			})
+		}
+	})
+}
