@@ -122,7 +122,7 @@ func (c Chooser[B]) TriesEBPFBesideFirewalld(ctx context.Context, a *cniskel.Arg
 	case !node.FirewalldRuns(ctx):
 		return true, nil
 	case only != "":
-		a.Log.Warn("firewalld runs, and "+only+" needs eBPF: open the ports, and let the zones admit the pod, in firewalld")
+		a.Log.Warn("firewalld runs, and " + only + " needs eBPF: open the ports, and let the zones admit the pod, in firewalld")
 		return true, nil
 	}
 	a.Log.Info("firewalld admits only what netfilter has translated: using netfilter")
