@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package networkpolicy
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+)
+
+// Config is what does not change while an engine runs.
+type Config struct {
+	Node string // the name of the node whose pods get sets
+	// PodNetworks are the networks that pods of the cluster have their addresses from. An address of these that no pod is known to
+	// have gets only what every pod would get, because it may be that of a pod whose news is still on its way.
+	PodNetworks []netip.Prefix
+}
+
+// Engine compiles objects into tables. The methods that change objects only note what changed; Commit works it out. An engine is for
+// one goroutine at a time.
+type Engine struct {
+	node     string
+	labels   labelTable
+	ports    portTable
+	atoms    atomTable
+	index    atomIndex
+	regions  *regions
+	cells    *partition
+	classes  *classes
+	sets     *setTable
+	noLabels *labelSet
+
+	namespaces map[string]*namespace
+	kinds      map[kindKey]*kind
+	byPort     map[string]map[NamedPort]map[*kind]struct{} // by the port's name
+	pods       map[podKey]*pod
+	addrs      map[netip.Addr]address
+	rivals     map[netip.Addr][]*pod // of the pod that has an address
+	nodes      map[netip.Addr]struct{}
+	cluster    []*policy // policies without a namespace, in their order
+	local      map[podKey]*localPod
+
+	cidrs map[netip.Prefix]*class // as written
+
+	// What changed since the last commit.
+	changes    []Change
+	dirtyKinds map[*kind]struct{} // cell to be found again, or kind to be forgotten
+	dirtyAddrs map[netip.Addr]struct{}
+	dirtyPods  map[podKey]struct{} // what others may see of them
+	staleKinds map[*kind]struct{}  // set to be compiled again
+	gone       []*localPod
+	started    bool
+}
+
+// namespace has what a Namespace object says, and what is in it.
+type namespace struct {
+	name     string
+	labels   *labelSet
+	known    bool // there is an object; without it, nobody knows the labels
+	kinds    map[*kind]struct{}
+	policies map[string]*policy // of the tier NetworkPolicies
+}
+
+// podKey is the first half of the SHA-256 of a UID.
+type podKey [16]byte
+
+func keyOf(uid string) podKey {
+	sum := sha256.Sum256([]byte(uid))
+	return podKey(sum[:16])
+}
+
+func (k podKey) owner() Owner { return Owner(max(1, binary.BigEndian.Uint32(k[:]))) }
+
+func ownerOf(uid string) Owner { return keyOf(uid).owner() }
+
+// pod is kept small, because a node has one for each pod of the cluster.
+type pod struct {
+	kind    *kind
+	addrs   []netip.Addr
+	key     podKey
+	created int64
+	at      int32 // index in kind.pods
+	local   bool
+}
+
+// newer decides who has an address that both claim. Two pods of one second are told apart by their keys, so that a restarted engine
+// decides in the same way.
+func (p *pod) newer(o *pod) bool {
+	if p.created != o.created {
+		return p.created > o.created
+	}
+	return slices.Compare(p.key[:], o.key[:]) > 0
+}
+
+// address is who has an address, and what was written about it.
+type address struct {
+	pod   *pod   // nil for a node's address
+	class *class // as written, nil before
+	owner Owner  // as written
+}
+
+// localPod is a pod of this node.
+type localPod struct {
+	uid     string
+	pod     *pod
+	written bool
+	set     SetID // as written
+}
+
+// New returns an engine that knows no objects.
+func New(c Config) *Engine {
+	e := &Engine{
+		node: c.Node, labels: labelTable{sets: map[string]*labelSet{}}, ports: portTable{sets: map[string]*portSet{}}, atoms: atomTable{},
+		index:      atomIndex{byKey: map[indexKey]map[*atom]struct{}{}, ports: map[NamedPort]*atom{}},
+		regions:    newRegions(c.PodNetworks),
+		namespaces: map[string]*namespace{}, kinds: map[kindKey]*kind{}, byPort: map[string]map[NamedPort]map[*kind]struct{}{},
+		pods: map[podKey]*pod{}, addrs: map[netip.Addr]address{}, rivals: map[netip.Addr][]*pod{}, nodes: map[netip.Addr]struct{}{},
+		local: map[podKey]*localPod{}, cidrs: map[netip.Prefix]*class{},
+		dirtyKinds: map[*kind]struct{}{}, dirtyAddrs: map[netip.Addr]struct{}{}, dirtyPods: map[podKey]struct{}{},
+		staleKinds: map[*kind]struct{}{},
+	}
+	e.noLabels = e.labels.acquire(nil)
+	e.cells = newPartition(e.moved)
+	e.classes = newClasses(e.cells.outside, e.regions.other, e.emit)
+	e.sets = newSetTable(e.atoms, e.classes)
+	return e
+}
+
+func (e *Engine) emit(c Change) { e.changes = append(e.changes, c) }
+
+// UpsertNamespace takes a new or changed namespace.
+func (e *Engine) UpsertNamespace(n Namespace) {
+	ns := e.namespace(n.Name)
+	labels := e.labels.acquire(n.Labels)
+	e.labels.release(ns.labels)
+	if ns.known && ns.labels == labels {
+		return
+	}
+	ns.labels, ns.known = labels, true
+	e.namespaceChanged(ns)
+}
+
+// DeleteNamespace forgets a namespace. Pods that are still in it are treated as unknown: what depends on their labels is closed.
+func (e *Engine) DeleteNamespace(name string) {
+	ns := e.namespaces[name]
+	if ns == nil || !ns.known {
+		return
+	}
+	e.labels.release(ns.labels)
+	ns.labels, ns.known = e.noLabels, false
+	e.noLabels.refs++
+	e.namespaceChanged(ns)
+	e.forgetNamespace(ns)
+}
+
+func (e *Engine) namespace(name string) *namespace {
+	ns := e.namespaces[name]
+	if ns == nil {
+		ns = &namespace{name: name, labels: e.noLabels, kinds: map[*kind]struct{}{}, policies: map[string]*policy{}}
+		e.noLabels.refs++
+		e.namespaces[name] = ns
+	}
+	return ns
+}
+
+func (e *Engine) forgetNamespace(ns *namespace) {
+	if !ns.known && len(ns.kinds) == 0 && len(ns.policies) == 0 {
+		e.labels.release(ns.labels)
+		delete(e.namespaces, ns.name)
+	}
+}
+
+func (e *Engine) namespaceChanged(ns *namespace) {
+	for k := range ns.kinds {
+		e.queue(k)
+		e.stale(k)
+		e.portsChanged(k, true)
+		for _, p := range k.pods {
+			e.dirtyPods[p.key] = struct{}{}
+		}
+	}
+}
+
+// queue has the cell of a kind found again.
+func (e *Engine) queue(k *kind) { k.queued, e.dirtyKinds[k] = true, struct{}{} }
+
+// stale has the set of a kind compiled again, if it has local pods.
+func (e *Engine) stale(k *kind) {
+	if k.local > 0 {
+		k.stale, e.staleKinds[k] = true, struct{}{}
+	}
+}
+
+// portsChanged has sets compiled again that are about the names of a kind's ports. Where a kind only comes, sets that have a segment
+// for its numbers already stay as they are.
+func (e *Engine) portsChanged(k *kind, all bool) {
+	for _, p := range k.ports.ports {
+		for _, l := range e.local {
+			if l.pod.kind.stale {
+				continue
+			}
+			if uses, has := l.pod.kind.usesPort(p); uses && (all || !has) {
+				e.stale(l.pod.kind)
+			}
+		}
+	}
+}
+
+// SetNodeAddrs takes the addresses of all nodes, those of their tunnels included. They are no pods', even in a network of pods.
+func (e *Engine) SetNodeAddrs(addrs []netip.Addr) {
+	old := e.nodes
+	e.dirtyPods[podKey{}] = struct{}{}
+	e.nodes = map[netip.Addr]struct{}{}
+	for _, a := range addrs {
+		a = netip.AddrFrom16(a.Unmap().WithZone("").As16())
+		e.nodes[a] = struct{}{}
+		if _, ok := old[a]; !ok {
+			e.dirtyAddrs[a] = struct{}{}
+		}
+		delete(old, a)
+	}
+	for a := range old {
+		e.dirtyAddrs[a] = struct{}{}
+	}
+}
+
+// UpsertPolicy takes a new or changed policy. A policy of the tier NetworkPolicies has a namespace, the others have none.
+func (e *Engine) UpsertPolicy(p Policy) {
+	compiled := compilePolicy(p, e.atoms)
+	old := e.takePolicy(p.Tier, p.Namespace, p.Name)
+	if p.Tier == NetworkPolicies {
+		e.namespace(p.Namespace).policies[p.Name] = compiled
+	} else {
+		i, _ := slices.BinarySearchFunc(e.cluster, compiled, (*policy).order)
+		e.cluster = slices.Insert(e.cluster, i, compiled)
+	}
+	e.policyChanged(old, compiled)
+}
+
+// DeletePolicy forgets a policy.
+func (e *Engine) DeletePolicy(tier Tier, namespace, name string) {
+	if old := e.takePolicy(tier, namespace, name); old != nil {
+		e.policyChanged(old, nil)
+		if ns := e.namespaces[namespace]; ns != nil {
+			e.forgetNamespace(ns)
+		}
+	}
+}
+
+// takePolicy removes a policy and returns it, nil if there is none.
+func (e *Engine) takePolicy(tier Tier, namespace, name string) *policy {
+	if tier == NetworkPolicies {
+		if ns := e.namespaces[namespace]; ns != nil {
+			p := ns.policies[name]
+			delete(ns.policies, name)
+			return p
+		}
+		return nil
+	}
+	for i, p := range e.cluster {
+		if p.Tier == tier && p.Name == name {
+			e.cluster = slices.Delete(e.cluster, i, i+1)
+			return p
+		}
+	}
+	return nil
+}
+
+// policyChanged has the sets of the local pods compiled again that either version selects. Either may be nil.
+func (e *Engine) policyChanged(versions ...*policy) {
+	for _, l := range e.local {
+		k := l.pod.kind
+		if !k.stale && slices.ContainsFunc(versions, func(p *policy) bool { return p != nil && (!k.ns.known || p.selects(k)) }) {
+			e.stale(k)
+		}
+	}
+	if old := versions[0]; old != nil {
+		old.release(e.atoms)
+	}
+}
