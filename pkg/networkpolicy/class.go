@@ -2,6 +2,8 @@
 
 package networkpolicy
 
+import "slices"
+
 // class is the peers of one cell of kinds whose addresses are in one cell of regions.
 type class struct {
 	id     Class
@@ -36,6 +38,7 @@ func (c *class) ask(a *atom) answer {
 // classes has all classes, and decides their bits.
 type classes struct {
 	byKey   map[classKey]*class
+	byID    []*class
 	ids     numbers
 	idle    []*class // without refs since the last sweep; some may have got new ones
 	emit    func(Change)
@@ -46,7 +49,7 @@ type classes struct {
 // newClasses makes OtherClass, for pods of no kind in no block. It is never removed.
 func newClasses(outside *cell, other *regionCell, emit func(Change)) *classes {
 	c := &classes{
-		byKey: map[classKey]*class{}, ids: numbers{last: 1<<32 - 1}, emit: emit,
+		byKey: map[classKey]*class{}, ids: numbers{last: 1<<32 - 2}, emit: emit,
 		points: map[*program]struct{}{}, pointNo: numbers{next: firstPoint, last: 1<<16 - 1},
 	}
 	c.acquire(outside, other)
@@ -67,6 +70,8 @@ func (t *classes) acquire(cell *cell, region *regionCell) *class {
 			}
 		}
 		t.byKey[key] = c
+		t.byID = slices.Grow(t.byID, max(0, id+1-len(t.byID)))[:max(len(t.byID), id+1)]
+		t.byID[id] = c
 		c.chunks = len(c.bits)*64/ChunkBits + 1
 		for i := range c.chunks {
 			t.write(c, i)
@@ -128,6 +133,7 @@ func (t *classes) sweep() {
 			continue
 		}
 		delete(t.byKey, classKey{c.cell, c.region})
+		t.byID[c.id] = nil
 		t.emit(DeleteBits{Class: c.id, Chunks: c.chunks})
 		t.ids.retire(int(c.id))
 	}

@@ -47,9 +47,9 @@ func (e *Engine) Commit() Batch {
 			e.forgetKind(k)
 		}
 	}
-	clear(e.dirtyKinds)
-	clear(e.dirtyPods)
-	clear(e.staleKinds)
+	renew(&e.dirtyKinds)
+	renew(&e.dirtyPods)
+	renew(&e.staleKinds)
 	b := Batch{Changes: e.changes, retired: retired{e.classes.ids.mark(), e.classes.pointNo.mark(), e.sets.ids.mark()}}
 	e.changes = nil
 	return b
@@ -326,39 +326,41 @@ func (e *Engine) writeDirty() {
 	for a := range e.dirtyAddrs {
 		e.writeAddr(a)
 	}
-	clear(e.dirtyAddrs)
+	renew(&e.dirtyAddrs)
+}
+
+// renew empties a map. One that was large is left to the garbage collector: a map never gives memory back.
+func renew[K comparable](m *map[K]struct{}) {
+	if len(*m) > 1000 {
+		*m = map[K]struct{}{}
+	}
+	clear(*m)
 }
 
 // writeAddr writes what an address is now, or deletes it if nobody has it.
-func (e *Engine) writeAddr(a netip.Addr) {
-	rec := e.addrs[a]
-	_, isNode := e.nodes[a]
-	var now *class
-	var owner Owner
+func (e *Engine) writeAddr(a addr16) {
+	rec := e.address(a)
+	old := rec
+	rec.class, rec.owner = unwritten, 0
+	if rec.pod != nil {
+		rec.class, rec.owner = e.classes.acquire(rec.pod.kind.cell, e.regions.cellOf(a.netip())).id, rec.pod.key.owner()
+	} else if _, isNode := e.nodes[a]; isNode {
+		rec.class = e.classes.acquire(e.cells.outside, e.regions.cellOf(a.netip())).id
+	}
 	switch {
-	case rec.pod != nil && rec.pod.kind.cell == nil:
-		return // placed later in this commit
-	case rec.pod != nil:
-		now, owner = e.classes.acquire(rec.pod.kind.cell, e.regions.cellOf(a)), rec.pod.key.owner()
-	case isNode:
-		now = e.classes.acquire(e.cells.outside, e.regions.cellOf(a))
+	case rec.class == unwritten && old.class != unwritten:
+		e.emit(DeletePeer{a.netip(), old.owner})
+	case rec.class != unwritten && (rec.class != old.class || rec.owner != old.owner):
+		e.emit(WritePeer{a.netip(), rec.class, rec.owner})
 	}
-	if now == nil {
-		if rec.class != nil {
-			e.emit(DeletePeer{a, rec.owner})
-			e.classes.release(rec.class)
-		}
+	if old.class != unwritten {
+		e.classes.release(e.classes.byID[old.class])
+	}
+	if rec.class == unwritten {
 		delete(e.addrs, a)
-		return
+	} else {
+		e.addrs[a] = rec
 	}
-	if now != rec.class || owner != rec.owner {
-		e.emit(WritePeer{a, now.id, owner})
-	}
-	if rec.class != nil {
-		e.classes.release(rec.class)
-	}
-	rec.class, rec.owner = now, owner
-	e.addrs[a] = rec
 }
 
 // writePods writes the sets of pods that are new or have another one.

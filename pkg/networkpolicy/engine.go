@@ -35,9 +35,9 @@ type Engine struct {
 	kinds      map[kindKey]*kind
 	byPort     map[string]map[NamedPort]map[*kind]struct{} // by the port's name
 	pods       map[podKey]*pod
-	addrs      map[netip.Addr]address
-	rivals     map[netip.Addr][]*pod // of the pod that has an address
-	nodes      map[netip.Addr]struct{}
+	addrs      map[addr16]address
+	rivals     map[addr16][]*pod // of the pod that has an address
+	nodes      map[addr16]struct{}
 	cluster    []*policy // policies without a namespace, in their order
 	local      map[podKey]*localPod
 
@@ -46,7 +46,7 @@ type Engine struct {
 	// What changed since the last commit.
 	changes    []Change
 	dirtyKinds map[*kind]struct{} // cell to be found again, or kind to be forgotten
-	dirtyAddrs map[netip.Addr]struct{}
+	dirtyAddrs map[addr16]struct{}
 	dirtyPods  map[podKey]struct{} // what others may see of them
 	staleKinds map[*kind]struct{}  // set to be compiled again
 	gone       []*localPod
@@ -77,7 +77,7 @@ func ownerOf(uid string) Owner { return keyOf(uid).owner() }
 // pod is kept small, because a node has one for each pod of the cluster.
 type pod struct {
 	kind    *kind
-	addrs   []netip.Addr
+	addrs   []addr16
 	key     podKey
 	created int64
 	at      int32 // index in kind.pods
@@ -93,12 +93,20 @@ func (p *pod) newer(o *pod) bool {
 	return slices.Compare(p.key[:], o.key[:]) > 0
 }
 
-// address is who has an address, and what was written about it.
+// addr16 is an address in 16-byte form.
+type addr16 [16]byte
+
+func (a addr16) netip() netip.Addr { return netip.AddrFrom16(a) }
+
+// address is who has an address, and what was written about it. It is as small as that, because there is one for each of the cluster's.
 type address struct {
-	pod   *pod   // nil for a node's address
-	class *class // as written, nil before
-	owner Owner  // as written
+	pod   *pod // nil for a node's address
+	class Class
+	owner Owner
 }
+
+// unwritten is the class of an address that is not in the table.
+const unwritten = ^Class(0)
 
 // localPod is a pod of this node.
 type localPod struct {
@@ -115,9 +123,9 @@ func New(c Config) *Engine {
 		index:      atomIndex{byKey: map[indexKey]map[*atom]struct{}{}, ports: map[NamedPort]*atom{}},
 		regions:    newRegions(c.PodNetworks),
 		namespaces: map[string]*namespace{}, kinds: map[kindKey]*kind{}, byPort: map[string]map[NamedPort]map[*kind]struct{}{},
-		pods: map[podKey]*pod{}, addrs: map[netip.Addr]address{}, rivals: map[netip.Addr][]*pod{}, nodes: map[netip.Addr]struct{}{},
+		pods: map[podKey]*pod{}, addrs: map[addr16]address{}, rivals: map[addr16][]*pod{}, nodes: map[addr16]struct{}{},
 		local: map[podKey]*localPod{}, cidrs: map[netip.Prefix]*class{},
-		dirtyKinds: map[*kind]struct{}{}, dirtyAddrs: map[netip.Addr]struct{}{}, dirtyPods: map[podKey]struct{}{},
+		dirtyKinds: map[*kind]struct{}{}, dirtyAddrs: map[addr16]struct{}{}, dirtyPods: map[podKey]struct{}{},
 		staleKinds: map[*kind]struct{}{},
 	}
 	e.noLabels = e.labels.acquire(nil)
@@ -211,9 +219,9 @@ func (e *Engine) portsChanged(k *kind, all bool) {
 func (e *Engine) SetNodeAddrs(addrs []netip.Addr) {
 	old := e.nodes
 	e.dirtyPods[podKey{}] = struct{}{}
-	e.nodes = map[netip.Addr]struct{}{}
-	for _, a := range addrs {
-		a = netip.AddrFrom16(a.Unmap().WithZone("").As16())
+	e.nodes = map[addr16]struct{}{}
+	for _, addr := range addrs {
+		a := addr16(addr.As16())
 		e.nodes[a] = struct{}{}
 		if _, ok := old[a]; !ok {
 			e.dirtyAddrs[a] = struct{}{}

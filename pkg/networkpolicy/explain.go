@@ -68,14 +68,14 @@ type peerView struct {
 }
 
 func (e *Engine) view(peer netip.Addr) peerView {
-	wide := netip.AddrFrom16(peer.As16())
+	wide := addr16(peer.As16())
 	v := peerView{addr: peer.Unmap(), pod: e.addrs[wide].pod}
 	_, isNode := e.nodes[wide]
 	switch {
 	case v.pod != nil:
 		v.unknown = !v.pod.kind.ns.known
 	case !isNode:
-		r := e.regions.find(wide)
+		r := e.regions.find(wide.netip())
 		v.unknown = r != nil && r.pods
 	}
 	return v
@@ -256,4 +256,18 @@ func (e *Engine) Problems() []Problem {
 		}
 	}
 	return out
+}
+
+// Stats is how much an engine has.
+type Stats struct {
+	Pods, Kinds, Classes, Prefixes, Sets, Points, Local int
+}
+
+// Stats counts what there is after the last commit. Maps have to have room for it: an address each for Pods, and a chunk of bits for
+// each class and each ChunkBits of Points.
+func (e *Engine) Stats() Stats {
+	return Stats{
+		Pods: len(e.pods), Kinds: len(e.kinds), Classes: len(e.classes.byKey), Prefixes: len(e.cidrs), Sets: len(e.sets.byKey),
+		Points: len(e.classes.points), Local: len(e.local),
+	}
 }

@@ -88,7 +88,7 @@ func (p *partition) put(k *kind, to *cell) {
 		to.kinds[k] = struct{}{}
 		p.move(k, to)
 	}
-	if from != nil && len(from.kinds) == 0 && from != p.outside && from != p.unknown {
+	if from != nil && len(from.kinds) == 0 && from != p.outside && from != p.unknown && p.cells[from.key] == from {
 		delete(p.cells, from.key)
 	}
 }
@@ -150,8 +150,7 @@ func (p *partition) merge(id int) {
 		}
 		if len(to.kinds) < len(c.kinds) {
 			smaller := to
-			delete(p.cells, smaller.key)
-			p.rename(c, attrs)
+			p.rename(c, attrs) // and takes the other one's place
 			c, to = smaller, c
 		}
 		for k := range c.kinds {

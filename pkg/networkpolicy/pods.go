@@ -58,14 +58,11 @@ func (e *Engine) DeletePod(uid string) {
 	e.dirtyPods[key] = struct{}{}
 }
 
-// wideAddrs returns addresses in 16-byte form, without zones and duplicates.
-func wideAddrs(addrs []netip.Addr) []netip.Addr {
-	out := make([]netip.Addr, 0, len(addrs))
-	for _, a := range addrs {
-		if !a.IsValid() {
-			continue
-		}
-		if a = netip.AddrFrom16(a.WithZone("").As16()); !slices.Contains(out, a) {
+// wideAddrs returns addresses in 16-byte form, without duplicates.
+func wideAddrs(addrs []netip.Addr) []addr16 {
+	out := make([]addr16, 0, len(addrs))
+	for _, addr := range addrs {
+		if a := addr16(addr.As16()); addr.IsValid() && !slices.Contains(out, a) {
 			out = append(out, a)
 		}
 	}
@@ -165,10 +162,18 @@ func (e *Engine) setLocal(p *pod, uid string, local bool) {
 	p.kind.stale, e.staleKinds[p.kind] = true, struct{}{}
 }
 
+// address returns the record of an address, which may be new.
+func (e *Engine) address(a addr16) address {
+	if rec, ok := e.addrs[a]; ok {
+		return rec
+	}
+	return address{class: unwritten}
+}
+
 // claim gives a pod its addresses, unless a newer pod has them.
 func (e *Engine) claim(p *pod) {
 	for _, a := range p.addrs {
-		rec := e.addrs[a]
+		rec := e.address(a)
 		switch {
 		case rec.pod == nil:
 			rec.pod = p

@@ -261,8 +261,8 @@ func run(tb testing.TB, seed uint64, steps int) {
 				}
 			}
 		}
-		fresh := NewTables()
-		for _, c := range w.engine().Commit().Changes {
+		fresh, again := NewTables(), w.engine()
+		for _, c := range again.Commit().Changes {
 			fresh.Apply(c)
 		}
 		for i, q := range queries {
@@ -274,6 +274,9 @@ func run(tb testing.TB, seed uint64, steps int) {
 		}
 		if s, f := tables.Size(), fresh.Size(); s.Peers != f.Peers || s.CIDRs != f.CIDRs || s.Sets != f.Sets || s.Pods != f.Pods {
 			tb.Fatalf("seed %d, step %d: the tables have %+v, those of a fresh engine %+v", seed, step, s, f)
+		}
+		if s, f := e.Stats(), again.Stats(); s != f {
+			tb.Fatalf("seed %d, step %d: the engine has %+v, a fresh one %+v", seed, step, s, f)
 		}
 		unsettled = append(unsettled, b)
 		for len(unsettled) > 0 && d.chance(60) {
