@@ -72,7 +72,7 @@ func (e *Engine) compileSets() []*set {
 	for k := range e.staleKinds {
 		k.stale = false
 		old := k.set
-		k.set, k.err, k.names, k.named = nil, nil, nil, nil
+		k.set, k.err, k.uses, k.named = nil, nil, nil, map[NamedPort]struct{}{}
 		if k.local > 0 {
 			k.set, k.err = e.compileSet(k)
 		}
@@ -127,17 +127,12 @@ func (e *Engine) policiesOf(k *kind) []*policy {
 // namedPorts returns what the peers of an egress rule mean by a port's name. Blocks are not asked which pods are in them, so a rule
 // with a block gets what all pods mean; that costs segments, and changes no verdict.
 func (e *Engine) namedPorts(k *kind, r *rule, p Port) []NamedPort {
-	if k.names == nil {
-		k.names, k.named = map[string]struct{}{}, map[NamedPort]struct{}{}
-	}
-	k.names[p.Name] = struct{}{}
+	use := namedUse{r, p}
+	k.uses = append(k.uses, use)
 	var out []NamedPort
 	for n, kinds := range e.byPort[p.Name] {
-		if p.Protocol != AnyProtocol && p.Protocol != n.Protocol || !n.Protocol.hasPorts() {
-			continue
-		}
 		for peer := range kinds {
-			if len(peer.pods) > 0 && peer.ns.known && r.mayMatch(peer) {
+			if use.means(peer, n) {
 				out = append(out, n)
 				k.named[n] = struct{}{}
 				break

@@ -183,7 +183,7 @@ func (e *Engine) namespaceChanged(ns *namespace) {
 	for k := range ns.kinds {
 		e.queue(k)
 		e.stale(k)
-		e.portsChanged(k, true)
+		e.portsChanged(k)
 		for _, p := range k.pods {
 			e.dirtyPods[p.key] = struct{}{}
 		}
@@ -200,16 +200,25 @@ func (e *Engine) stale(k *kind) {
 	}
 }
 
-// portsChanged has sets compiled again that are about the names of a kind's ports. Where a kind only comes, sets that have a segment
-// for its numbers already stay as they are.
-func (e *Engine) portsChanged(k *kind, all bool) {
-	for _, p := range k.ports.ports {
+// portsChanged has the sets compiled again that need other segments, because a kind comes, goes, or has another namespace around it.
+func (e *Engine) portsChanged(changed *kind) {
+	for _, p := range changed.ports.ports {
 		for _, l := range e.local {
-			if l.pod.kind.stale {
+			k := l.pod.kind
+			if k.stale || len(k.uses) == 0 {
 				continue
 			}
-			if uses, has := l.pod.kind.usesPort(p); uses && (all || !has) {
-				e.stale(l.pod.kind)
+			_, known := k.named[p]
+			wanted := k.means(changed, p)
+			if known && !wanted { // perhaps another kind needs the segment too
+				for other := range e.byPort[p.Name][p] {
+					if wanted = k.means(other, p); wanted {
+						break
+					}
+				}
+			}
+			if known != wanted {
+				e.stale(k)
 			}
 		}
 	}

@@ -122,7 +122,7 @@ func (e *Engine) join(p *pod, k *kind) {
 		e.stale(k)
 	}
 	if len(k.pods) == 1 {
-		e.portsChanged(k, false)
+		e.portsChanged(k)
 	}
 }
 
@@ -139,7 +139,7 @@ func (e *Engine) leave(p *pod) {
 	}
 	if last == 0 {
 		e.dirtyKinds[k] = struct{}{}
-		e.portsChanged(k, true)
+		e.portsChanged(k)
 	}
 }
 
