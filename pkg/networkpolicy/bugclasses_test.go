@@ -53,6 +53,22 @@ func TestNewestPodHasTheAddress(t *testing.T) {
 	l.admits("deny db from 10.0.0.2 tcp/80")
 	l.UpsertPod(pod("old", "shop/web", 2, "10.0.0.2"))
 	l.admits("admit db from 10.0.0.2 tcp/80")
+	// Made in the same second: whoever it is, it is the same one after a restart.
+	winners := map[Owner]bool{}
+	for _, order := range [][]string{{"a", "b"}, {"b", "a"}} {
+		l := newLab(t)
+		for _, uid := range order {
+			l.UpsertPod(pod(uid, "shop/web", 1, "10.0.0.3"))
+		}
+		for _, c := range l.commit() {
+			if w, ok := c.(WritePeer); ok {
+				winners[w.Owner] = true
+			}
+		}
+	}
+	if len(winners) != 1 {
+		t.Errorf("the address goes to %v", winners)
+	}
 }
 
 func TestPodWithoutAddress(t *testing.T) {

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package networkpolicy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+)
+
+// sets returns an empty table, and a function that makes the meaning "accept from one block".
+func setsOfBlocks() (*setTable, func(i int) [2][]draft) {
+	e := New(Config{})
+	return e.sets, func(i int) [2][]draft {
+		a := e.atoms.forBlock(Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)})
+		p := &program{isolated: true, allow: []cond{{peer: a}}}
+		p.normalize()
+		open := &program{}
+		open.normalize()
+		return [2][]draft{{{program: p}}, {{program: open}}}
+	}
+}
+
+// A number that is taken is not given again, and the next set gets another one.
+func TestSetIDsProbe(t *testing.T) {
+	sets, meaning := setsOfBlocks()
+	first, err := sets.acquire(meaning(1))
+	if err != nil || first.id < firstSet {
+		t.Fatalf("set %+v, %v", first, err)
+	}
+	wanted, _ := sets.newID(setKey(meaning(2)))
+	sets.taken[wanted] = true
+	second, err := sets.acquire(meaning(2))
+	if err != nil || second.id != wanted+1 && (wanted != 1<<16-1 || second.id != firstSet) {
+		t.Errorf("set %+v, %v; %d is taken", second, err, wanted)
+	}
+	again, err := sets.acquire(meaning(1))
+	if again != first || err != nil || first.kinds != 2 {
+		t.Errorf("the same meaning is another set: %+v, %v", again, err)
+	}
+}
+
+func TestSetsAndPointsRunOut(t *testing.T) {
+	sets, meaning := setsOfBlocks()
+	sets.classes.pointNo.last = firstPoint + 1
+	for i := range 2 {
+		if _, err := sets.acquire(meaning(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := fmt.Sprint(len(sets.byKey), len(sets.programs), len(sets.newAtoms), len(sets.taken))
+	if _, err := sets.acquire(meaning(3)); !errors.Is(err, errPoints) {
+		t.Errorf("error %v, want %v", err, errPoints)
+	}
+	if after := fmt.Sprint(len(sets.byKey), len(sets.programs), len(sets.newAtoms), len(sets.taken)); after != before {
+		t.Errorf("a set that does not fit leaves something behind: %s, before %s", after, before)
+	}
+	for id := range 1 << 16 {
+		sets.taken[SetID(id)] = true
+	}
+	sets.classes.pointNo.last = 100
+	if _, err := sets.acquire(meaning(3)); !errors.Is(err, errSets) {
+		t.Errorf("error %v, want %v", err, errSets)
+	}
+}
+
+// Policies that are written differently and mean the same have the same text.
+func TestProgramsNormalize(t *testing.T) {
+	atoms := atomTable{}
+	a, b := atoms.forPods(PodSelector{Namespace: "a"}), atoms.forPods(PodSelector{Namespace: "b"})
+	ca, cb := cond{peer: a}, cond{peer: b}
+	for name, pair := range map[string][2]program{
+		"order and doubles":                  {{isolated: true, allow: []cond{ca, cb, ca}}, {isolated: true, allow: []cond{cb, ca}}},
+		"everybody and somebody":             {{isolated: true, allow: []cond{ca, {}}}, {}},
+		"a Pass at the end":                  {{admin: []step{{action: Accept, conds: []cond{ca}}, {action: Pass, conds: []cond{cb}}}}, {admin: []step{{action: Accept, conds: []cond{ca}}}}},
+		"after a rule for everybody":         {{admin: []step{{action: Deny, conds: []cond{{}}}, {action: Accept, conds: []cond{cb}}}, isolated: true}, {isolated: true}},
+		"below a tier that decides":          {{admin: []step{{action: Accept, conds: []cond{ca}}, {action: Deny, any: true}}, base: []step{{action: Deny, conds: []cond{cb}}}}, {admin: []step{{action: Accept, conds: []cond{ca}}, {action: Deny, any: true}}}},
+		"Baseline below NetworkPolicies":     {{isolated: true, allow: []cond{ca}, base: []step{{action: Deny, any: true}}}, {isolated: true, allow: []cond{ca}}},
+		"what Baseline accepts last":         {{base: []step{{action: Deny, conds: []cond{ca}}, {action: Accept, any: true}}}, {base: []step{{action: Deny, conds: []cond{ca}}}}},
+		"a tier that denies, in two ways":    {{base: []step{{action: Deny, any: true}}}, {isolated: true}},
+		"rules without anything to be about": {{admin: []step{{action: Deny}}}, {}},
+	} {
+		pair[0].normalize()
+		pair[1].normalize()
+		if pair[0].key != pair[1].key {
+			t.Errorf("%s: %q and %q", name, pair[0].key, pair[1].key)
+		}
+	}
+	for _, p := range []program{{admin: []step{{action: Accept, any: true}}}, {isolated: true, allow: []cond{{}}}, {base: []step{{action: Pass, any: true}}}} {
+		if p.normalize(); p.key != acceptKey {
+			t.Errorf("%q, want %q", p.key, acceptKey)
+		}
+	}
+	passes := program{admin: []step{{action: Pass, conds: []cond{ca}}, {action: Deny, any: true}}, isolated: true, allow: []cond{cb}}
+	if passes.normalize(); passes.allow == nil {
+		t.Error("a Pass leads nowhere")
+	}
+}
