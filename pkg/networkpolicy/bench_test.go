@@ -210,7 +210,7 @@ func TestPodRecordSize(t *testing.T) {
 	each := float64(heap()-before) / pods
 	runtime.KeepAlive(c)
 	t.Logf("%.0f bytes for each pod with one address", each)
-	if each > 240 {
+	if each > 200 {
 		t.Errorf("%.0f bytes for each pod", each)
 	}
 	runtime.KeepAlive(e)

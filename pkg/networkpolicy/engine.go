@@ -62,12 +62,12 @@ type namespace struct {
 	policies map[string]*policy // of the tier NetworkPolicies
 }
 
-// podKey is the first half of the SHA-256 of a UID.
-type podKey [16]byte
+// podKey is the first eight bytes of the SHA-256 of a UID.
+type podKey [8]byte
 
 func keyOf(uid string) podKey {
 	sum := sha256.Sum256([]byte(uid))
-	return podKey(sum[:16])
+	return podKey(sum[:8])
 }
 
 func (k podKey) owner() Owner { return Owner(max(1, binary.BigEndian.Uint32(k[:]))) }
@@ -79,9 +79,8 @@ type pod struct {
 	kind    *kind
 	addrs   []addr16
 	key     podKey
-	created int64
-	at      int32 // index in kind.pods
-	local   bool
+	created uint32 // in seconds since 1970
+	at      uint32 // index in kind.pods
 }
 
 // newer decides who has an address that both claim. Two pods of one second are told apart by their keys, so that a restarted engine

@@ -17,7 +17,7 @@ func (e *Engine) UpsertPod(p Pod) {
 	k := e.kindOf(&p)
 	addrs := wideAddrs(p.Addrs)
 	local := e.node != "" && p.Node == e.node
-	created := p.Created.Unix()
+	created := uint32(max(0, p.Created.Unix()))
 	old := e.pods[key]
 	if old == nil {
 		old = &pod{key: key, addrs: addrs, created: created}
@@ -115,9 +115,9 @@ func (e *Engine) forgetKind(k *kind) {
 }
 
 func (e *Engine) join(p *pod, k *kind) {
-	p.kind, p.at = k, int32(len(k.pods))
+	p.kind, p.at = k, uint32(len(k.pods))
 	k.pods = append(k.pods, p)
-	if p.local {
+	if e.local[p.key] != nil {
 		k.local++
 		e.stale(k)
 	}
@@ -133,7 +133,7 @@ func (e *Engine) leave(p *pod) {
 	k.pods[p.at].at = p.at
 	k.pods[last] = nil
 	k.pods = k.pods[:last]
-	if p.local {
+	if e.local[p.key] != nil {
 		k.local--
 		k.stale, e.staleKinds[k] = true, struct{}{} // without local pods it gives its set back
 	}
@@ -144,17 +144,17 @@ func (e *Engine) leave(p *pod) {
 }
 
 func (e *Engine) setLocal(p *pod, uid string, local bool) {
-	if p.local == local {
+	l := e.local[p.key]
+	if local == (l != nil) {
 		return
 	}
-	p.local = local
 	if local {
 		e.local[p.key] = &localPod{uid: uid, pod: p}
 		p.kind.local++
 		e.stale(p.kind)
 		return
 	}
-	if l := e.local[p.key]; l.written {
+	if l.written {
 		e.gone = append(e.gone, l)
 	}
 	delete(e.local, p.key)
