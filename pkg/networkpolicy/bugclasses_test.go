@@ -288,7 +288,7 @@ func TestPodNoLongerSelected(t *testing.T) {
 	l.admits("admit db from 192.0.2.1 tcp/80")
 	l.UpsertPod(pod("db", "shop/db", 1, "10.0.0.1"))
 	l.admits("deny db from 192.0.2.1 tcp/80")
-	l.DeletePolicy(NetworkPolicies, "shop", "p")
+	l.DeletePolicy("shop", "p")
 	l.admits("admit db from 192.0.2.1 tcp/80")
 }
 
@@ -355,7 +355,7 @@ func TestUnknownPeer(t *testing.T) {
 	l.UpsertPolicy(Policy{Name: "admin", Tier: Admin, Rules: [2][]Rule{{{Action: Pass, Peers: []Peer{from(app("", "bad"))}}, {Action: Accept}}, nil}})
 	l.UpsertPolicy(ingress("p", "db"))
 	l.admits("admit db from 10.0.0.9 tcp/80", "deny db from 10.0.0.7 tcp/80", "admit db from 192.0.2.1 tcp/80") // 10.0.0.7 may be a bad one
-	l.DeletePolicy(NetworkPolicies, "shop", "p")
+	l.DeletePolicy("shop", "p")
 	l.admits("admit db from 10.0.0.7 tcp/80")
 	l.UpsertPod(pod("lost", "nowhere/good", 1, "10.0.0.8")) // its namespace is unknown
 	l.UpsertPolicy(Policy{Name: "admin", Tier: Admin, Rules: [2][]Rule{{{Action: Deny, Peers: []Peer{from(app("", "bad"))}, Ports: []Port{tcp(80, 80)}}}, nil}})

@@ -17,22 +17,20 @@ type policy struct {
 
 // rule is a Rule without what cannot be told.
 type rule struct {
-	index     int // in the object
-	action    Action
-	anyPeer   bool
-	peers     []*atom
-	anyPort   bool
-	ports     []Port
-	tier      Tier
-	policy    *policy
-	direction Direction
+	index   int // in the object
+	action  Action
+	anyPeer bool
+	peers   []*atom
+	anyPort bool
+	ports   []Port
+	tier    Tier
 }
 
 func compilePolicy(p Policy, atoms atomTable) *policy {
 	c := &policy{Policy: p, subject: compilePodSelector(p.Subject)}
 	for _, dir := range directions {
 		for i, r := range p.Rules[dir] {
-			out := rule{index: i, action: r.Action, tier: p.Tier, policy: c, direction: dir}
+			out := rule{index: i, action: r.Action, tier: p.Tier}
 			if p.Tier == NetworkPolicies {
 				out.action = Accept
 			}
@@ -97,12 +95,6 @@ func (c *policy) selects(k *kind) bool { return c.subject.matches(k) }
 // order is that of evaluation; between NetworkPolicies it means nothing.
 func (c *policy) order(o *policy) int {
 	return cmp.Or(cmp.Compare(c.Tier, o.Tier), cmp.Compare(c.Priority, o.Priority), cmp.Compare(c.Namespace, o.Namespace), cmp.Compare(c.Name, o.Name))
-}
-
-// policyKey names an object.
-type policyKey struct {
-	tier            Tier // a cluster's policy of the tier Admin may be called as one of the tier Baseline in a test, not in a cluster
-	namespace, name string
 }
 
 // span is a range of ports, both ends included.

@@ -244,8 +244,8 @@ func (e *Engine) SetNodeAddrs(addrs []netip.Addr) {
 // UpsertPolicy takes a new or changed policy. A policy of the tier NetworkPolicies has a namespace, the others have none.
 func (e *Engine) UpsertPolicy(p Policy) {
 	compiled := compilePolicy(p, e.atoms)
-	old := e.takePolicy(p.Tier, p.Namespace, p.Name)
-	if p.Tier == NetworkPolicies {
+	old := e.takePolicy(p.Namespace, p.Name)
+	if p.Namespace != "" {
 		e.namespace(p.Namespace).policies[p.Name] = compiled
 	} else {
 		i, _ := slices.BinarySearchFunc(e.cluster, compiled, (*policy).order)
@@ -254,33 +254,36 @@ func (e *Engine) UpsertPolicy(p Policy) {
 	e.policyChanged(old, compiled)
 }
 
-// DeletePolicy forgets a policy.
-func (e *Engine) DeletePolicy(tier Tier, namespace, name string) {
-	if old := e.takePolicy(tier, namespace, name); old != nil {
-		e.policyChanged(old, nil)
-		if ns := e.namespaces[namespace]; ns != nil {
-			e.forgetNamespace(ns)
-		}
+// DeletePolicy forgets a policy. That of a cluster has no namespace.
+func (e *Engine) DeletePolicy(namespace, name string) {
+	old := e.takePolicy(namespace, name)
+	if old == nil {
+		return
+	}
+	e.policyChanged(old, nil)
+	if ns := e.namespaces[namespace]; ns != nil {
+		e.forgetNamespace(ns)
 	}
 }
 
 // takePolicy removes a policy and returns it, nil if there is none.
-func (e *Engine) takePolicy(tier Tier, namespace, name string) *policy {
-	if tier == NetworkPolicies {
-		if ns := e.namespaces[namespace]; ns != nil {
-			p := ns.policies[name]
-			delete(ns.policies, name)
-			return p
+func (e *Engine) takePolicy(namespace, name string) *policy {
+	if namespace == "" {
+		i := slices.IndexFunc(e.cluster, func(p *policy) bool { return p.Name == name })
+		if i < 0 {
+			return nil
 		}
+		old := e.cluster[i]
+		e.cluster = slices.Delete(e.cluster, i, i+1)
+		return old
+	}
+	ns := e.namespaces[namespace]
+	if ns == nil {
 		return nil
 	}
-	for i, p := range e.cluster {
-		if p.Tier == tier && p.Name == name {
-			e.cluster = slices.Delete(e.cluster, i, i+1)
-			return p
-		}
-	}
-	return nil
+	old := ns.policies[name]
+	delete(ns.policies, name)
+	return old
 }
 
 // policyChanged has the sets of the local pods compiled again that either version selects. Either may be nil.

@@ -153,3 +153,26 @@ func TestNumbersWaitForSettled(t *testing.T) {
 		}
 	}
 }
+
+// Labels that no rule asks for, such as those of Jobs, make no classes.
+func TestOtherLabelsMakeNoClasses(t *testing.T) {
+	l := newLab(t)
+	l.UpsertPod(pod("db", "shop/db", 1, "10.0.0.1"))
+	l.UpsertPolicy(ingress("p", "db", rule(from(app("shop", "web")))))
+	for i := range 1000 {
+		p := pod(fmt.Sprint("job", i), pickWhere(i), 1, fmt.Sprintf("10.1.%d.%d", i/256, i%256))
+		p.Labels["controller-uid"] = fmt.Sprint(i)
+		l.UpsertPod(p)
+	}
+	l.commit()
+	if got := l.Stats(); got.Kinds != 1001 || got.Classes != 3 { // other addresses, pods that are selected, other pods
+		t.Errorf("%+v", got)
+	}
+}
+
+func pickWhere(i int) string {
+	if i%2 == 0 {
+		return "shop/web"
+	}
+	return "bank/batch"
+}

@@ -191,13 +191,13 @@ func (d dice) change(w *world, e *Engine, now int) {
 		}
 	case 8, 9:
 		p := d.policy()
-		w.policies[policyName{p.Tier, p.Namespace, p.Name}] = p
+		w.policies[policyName{p.Namespace, p.Name}] = p
 		e.UpsertPolicy(p)
 	case 10:
-		if names := slices.SortedFunc(maps.Keys(w.policies), func(a, b policyName) int { return len(a.namespace) - len(b.namespace) }); len(names) > 0 {
+		if names := slices.SortedFunc(maps.Keys(w.policies), func(a, b policyName) int { return strings.Compare(a.namespace+"/"+a.name, b.namespace+"/"+b.name) }); len(names) > 0 {
 			n := pick(d, names...)
 			delete(w.policies, n)
-			e.DeletePolicy(n.tier, n.namespace, n.name)
+			e.DeletePolicy(n.namespace, n.name)
 		}
 	case 11:
 		w.nodes = nil

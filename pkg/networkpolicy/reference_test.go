@@ -20,10 +20,7 @@ type world struct {
 	nodes       []netip.Addr
 }
 
-type policyName struct {
-	tier            Tier
-	namespace, name string
-}
+type policyName struct{ namespace, name string }
 
 func newWorld(node string, podNetworks ...netip.Prefix) *world {
 	return &world{node: node, podNetworks: podNetworks, namespaces: map[string]Namespace{}, pods: map[string]Pod{}, policies: map[policyName]Policy{}}

@@ -110,7 +110,7 @@ func (c *cluster) setPolicy(np *networkingv1.NetworkPolicy) {
 func (c *cluster) deletePolicy(key string) {
 	np := c.policies[key]
 	delete(c.policies, key)
-	c.engine.DeletePolicy(networkpolicy.NetworkPolicies, np.Namespace, np.Name)
+	c.engine.DeletePolicy(np.Namespace, np.Name)
 }
 
 // defaulted is an object as the API server stores it. Empty lists become nil, as they do in protobuf.

@@ -124,9 +124,8 @@ func (d dice) changeClusterPolicies(c *cluster, policies clusterPolicies) {
 	name := pick(d, "a", "b", "c", "d")
 	if old := policies[name]; old != nil {
 		delete(policies, name)
-		p := convert(old)
-		c.engine.DeletePolicy(p.Tier, "", name)
 		if d.chance(40) {
+			c.engine.DeletePolicy("", name)
 			return
 		}
 	}
