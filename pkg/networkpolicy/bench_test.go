@@ -164,6 +164,23 @@ func BenchmarkPolicyUpsert(b *testing.B) {
 	b.ReportMetric(float64(changes)/float64(b.N), "changes/op")
 }
 
+// A policy of a namespace with local pods names another block, of pods' addresses.
+func BenchmarkBlockChange(b *testing.B) {
+	e, batch := newBenchCluster().engine()
+	e.Settled(batch)
+	p := benchPolicy(1)
+	n, changes := 0, 0
+	for b.Loop() {
+		n++
+		p.Rules[Egress][0].Peers[0].Block = &Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n % 100)}), 16)}
+		e.UpsertPolicy(p)
+		batch := e.Commit()
+		changes += len(batch.Changes)
+		e.Settled(batch)
+	}
+	b.ReportMetric(float64(changes)/float64(b.N), "changes/op")
+}
+
 // New namespaces against 10,000 policies whose peers are selected by namespace labels, all of them for pods of this node. This was
 // 7.55 s in an engine without an index (openshift/sdn#36).
 func BenchmarkManyNamespaces(b *testing.B) {

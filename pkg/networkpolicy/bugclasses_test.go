@@ -183,6 +183,20 @@ func TestNamedPortDiffersByPod(t *testing.T) {
 	l.admits("deny web to 10.0.0.2 tcp/80", "admit web to 10.0.0.2 tcp/9000")
 }
 
+// The number is known to one rule of the set, and another rule begins to match the pod that gives it.
+func TestNamedPortOfEachRule(t *testing.T) {
+	l := newLab(t)
+	l.UpsertPod(pod("web", "shop/web", 1, "10.0.0.1"))
+	l.UpsertPod(pod("db", "bank/db", 1, "10.0.0.2", http(80)))
+	trusted := PodSelector{Namespaces: Selector{{Key: "trusted", Operator: Exists}}}
+	l.UpsertPolicy(egress("p", "web", rule(from(trusted), Port{Protocol: TCP, Name: "http"}), rule(block("192.0.2.0/24"), Port{Protocol: TCP, Name: "http"})))
+	l.admits("deny web to 10.0.0.2 tcp/80")
+	l.UpsertNamespace(Namespace{Name: "bank", Labels: map[string]string{"trusted": ""}})
+	l.admits("admit web to 10.0.0.2 tcp/80")
+	l.UpsertNamespace(Namespace{Name: "bank"})
+	l.admits("deny web to 10.0.0.2 tcp/80")
+}
+
 func TestNameTwiceInOnePod(t *testing.T) {
 	l := newLab(t)
 	l.UpsertPod(pod("db", "shop/db", 1, "10.0.0.1", http(80), http(8080), NamedPort{Name: "http", Protocol: UDP, Number: 80}))

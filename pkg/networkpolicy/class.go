@@ -19,6 +19,8 @@ type classKey struct {
 	region *regionCell
 }
 
+func (c *class) is(key classKey) bool { return c.cell == key.cell && c.region == key.region }
+
 // ask answers from the attributes of the class.
 func (c *class) ask(a *atom) answer {
 	switch {

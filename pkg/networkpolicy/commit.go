@@ -31,6 +31,7 @@ func (e *Engine) Commit() Batch {
 		e.emit(WriteSet{ClosedSet, []Segment{{Direction: Ingress, Last: 1<<16 - 1, Point: DenyPoint}, {Direction: Egress, Last: 1<<16 - 1, Point: DenyPoint}}})
 		e.refreshRegions(false)
 	}
+	e.retry()
 	dropped := e.compileSets()
 	e.addAtoms()
 	e.classes.fill(e.sets.newPrograms)
@@ -66,13 +67,22 @@ func (e *Engine) Settled(b Batch) {
 	}
 }
 
+// retry has the sets compiled again that had no number, because there may be one now.
+func (e *Engine) retry() {
+	for _, l := range e.local {
+		if err := l.pod.kind.err; err == errPoints || err == errSets {
+			e.stale(l.pod.kind)
+		}
+	}
+}
+
 // compileSets finds the sets of the local kinds that are stale, and returns those that a kind no longer has.
 func (e *Engine) compileSets() []*set {
 	var dropped []*set
 	for k := range e.staleKinds {
 		k.stale = false
 		old := k.set
-		k.set, k.err, k.uses, k.named = nil, nil, nil, map[NamedPort]struct{}{}
+		k.set, k.err, k.uses = nil, nil, nil
 		if k.local > 0 {
 			k.set, k.err = e.compileSet(k)
 		}
@@ -127,18 +137,18 @@ func (e *Engine) policiesOf(k *kind) []*policy {
 // namedPorts returns what the peers of an egress rule mean by a port's name. Blocks are not asked which pods are in them, so a rule
 // with a block gets what all pods mean; that costs segments, and changes no verdict.
 func (e *Engine) namedPorts(k *kind, r *rule, p Port) []NamedPort {
-	use := namedUse{r, p}
-	k.uses = append(k.uses, use)
+	use := namedUse{r, p, map[NamedPort]struct{}{}}
 	var out []NamedPort
 	for n, kinds := range e.byPort[p.Name] {
 		for peer := range kinds {
 			if use.means(peer, n) {
 				out = append(out, n)
-				k.named[n] = struct{}{}
+				use.named[n] = struct{}{}
 				break
 			}
 		}
 	}
+	k.uses = append(k.uses, use)
 	return out
 }
 
@@ -334,27 +344,32 @@ func renew[K comparable](m *map[K]struct{}) {
 
 // writeAddr writes what an address is now, or deletes it if nobody has it.
 func (e *Engine) writeAddr(a addr16) {
-	rec := e.address(a)
-	old := rec
-	rec.class, rec.owner = unwritten, 0
-	if rec.pod != nil {
-		rec.class, rec.owner = e.classes.acquire(rec.pod.kind.cell, e.regions.cellOf(a.netip())).id, rec.pod.key.owner()
-	} else if _, isNode := e.nodes[a]; isNode {
-		rec.class = e.classes.acquire(e.cells.outside, e.regions.cellOf(a.netip())).id
+	old := e.address(a)
+	now := address{pod: old.pod, class: unwritten}
+	_, isNode := e.nodes[a]
+	if now.pod != nil || isNode {
+		key := classKey{e.cells.outside, e.regions.cellOf(a.netip())}
+		if now.pod != nil {
+			key.cell, now.owner = now.pod.kind.cell, now.pod.key.owner()
+		}
+		if old.class != unwritten && e.classes.byID[old.class].is(key) && old.owner == now.owner {
+			return
+		}
+		now.class = e.classes.acquire(key.cell, key.region).id
 	}
 	switch {
-	case rec.class == unwritten && old.class != unwritten:
+	case now.class != unwritten && (now.class != old.class || now.owner != old.owner):
+		e.emit(WritePeer{a.netip(), now.class, now.owner})
+	case now.class == unwritten && old.class != unwritten:
 		e.emit(DeletePeer{a.netip(), old.owner})
-	case rec.class != unwritten && (rec.class != old.class || rec.owner != old.owner):
-		e.emit(WritePeer{a.netip(), rec.class, rec.owner})
 	}
 	if old.class != unwritten {
 		e.classes.release(e.classes.byID[old.class])
 	}
-	if rec.class == unwritten {
+	if now.class == unwritten {
 		delete(e.addrs, a)
 	} else {
-		e.addrs[a] = rec
+		e.addrs[a] = now
 	}
 }
 

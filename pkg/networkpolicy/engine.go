@@ -204,23 +204,29 @@ func (e *Engine) portsChanged(changed *kind) {
 	for _, p := range changed.ports.ports {
 		for _, l := range e.local {
 			k := l.pod.kind
-			if k.stale || len(k.uses) == 0 {
-				continue
-			}
-			_, known := k.named[p]
-			wanted := k.means(changed, p)
-			if known && !wanted { // perhaps another kind needs the segment too
-				for other := range e.byPort[p.Name][p] {
-					if wanted = k.means(other, p); wanted {
-						break
-					}
+			for i := range k.uses {
+				if !k.stale && e.outdated(&k.uses[i], changed, p) {
+					e.stale(k)
 				}
-			}
-			if known != wanted {
-				e.stale(k)
 			}
 		}
 	}
+}
+
+// outdated reports whether a use does not know a port that a kind which changed has, or knows it for nothing.
+func (e *Engine) outdated(u *namedUse, changed *kind, p NamedPort) bool {
+	_, known := u.named[p]
+	if u.means(changed, p) {
+		return !known
+	}
+	if known {
+		for other := range e.byPort[p.Name][p] {
+			if u.means(other, p) {
+				return false
+			}
+		}
+	}
+	return known
 }
 
 // SetNodeAddrs takes the addresses of all nodes, those of their tunnels included. They are no pods', even in a network of pods.

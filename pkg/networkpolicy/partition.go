@@ -18,26 +18,20 @@ type kind struct {
 	queued bool  // cell has to be found again
 	stale  bool  // set has to be compiled again
 
-	// The egress rules of the set that name a port, and what their peers mean by it.
-	uses  []namedUse
+	uses []namedUse
+}
+
+// namedUse is an egress rule of a set and one of its ports, which has a name, with what the peers of the rule mean by it.
+type namedUse struct {
+	rule  *rule
+	port  Port
 	named map[NamedPort]struct{}
 }
 
-// namedUse is a rule and one of its ports, which has a name.
-type namedUse struct {
-	rule *rule
-	port Port
-}
-
 // means reports whether a peer's port has the name, and the peer may be one of the rule's.
-func (u namedUse) means(peer *kind, p NamedPort) bool {
+func (u *namedUse) means(peer *kind, p NamedPort) bool {
 	return u.port.Name == p.Name && (u.port.Protocol == AnyProtocol || u.port.Protocol == p.Protocol) && p.Protocol.hasPorts() &&
 		len(peer.pods) > 0 && peer.ns.known && u.rule.mayMatch(peer)
-}
-
-// means reports whether one of the kind's egress rules is about a peer's port by its name.
-func (k *kind) means(peer *kind, p NamedPort) bool {
-	return slices.ContainsFunc(k.uses, func(u namedUse) bool { return u.means(peer, p) })
 }
 
 type kindKey struct {

@@ -38,7 +38,9 @@ func newRegions(podNetworks []netip.Prefix) *regions {
 	r := &regions{cells: map[string]*regionCell{}}
 	r.other = r.cell(nil)
 	for _, p := range podNetworks {
-		r.podNetworks = append(r.podNetworks, wide(p))
+		if p.IsValid() {
+			r.podNetworks = append(r.podNetworks, wide(p))
+		}
 	}
 	r.rebuild(nil)
 	return r

@@ -126,8 +126,8 @@ func (t *setTable) hasPoints(drafts [2][]draft) bool {
 	unknown := map[string]bool{}
 	for _, dir := range directions {
 		for _, d := range drafts[dir] {
-			if t.programs[d.program.key] == nil {
-				unknown[d.program.key] = true
+			if key := d.program.key; t.programs[key] == nil && key != acceptKey && key != denyKey {
+				unknown[key] = true
 			}
 		}
 	}

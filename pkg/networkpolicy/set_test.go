@@ -65,6 +65,30 @@ func TestSetsAndPointsRunOut(t *testing.T) {
 	}
 }
 
+// A pod that is closed because no number is left gets its set when there is one.
+func TestClosedForWantOfANumber(t *testing.T) {
+	e := New(Config{Node: "here"})
+	e.sets.classes.pointNo.last = firstPoint
+	e.UpsertNamespace(Namespace{Name: "n"})
+	for i, name := range []string{"a", "b"} {
+		e.UpsertPod(Pod{UID: name, Namespace: "n", Node: "here", Labels: map[string]string{"app": name}})
+		p := Policy{Namespace: "n", Name: name, Tier: NetworkPolicies, Isolates: [2]bool{true, false}}
+		p.Subject = PodSelector{Namespace: "n", Pods: Selector{{Key: "app", Operator: In, Values: []string{name}}}}
+		p.Rules[Ingress] = []Rule{{Peers: []Peer{{Block: &Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 32)}}}}}
+		e.UpsertPolicy(p)
+		e.Settled(e.Commit())
+	}
+	if got := e.Problems(); len(got) != 1 || got[0].UID != "b" {
+		t.Fatalf("problems %+v", got)
+	}
+	e.DeletePolicy("n", "a")
+	e.Settled(e.Commit())
+	e.Commit()
+	if got := e.Problems(); len(got) != 0 || e.local[keyOf("b")].set < firstSet {
+		t.Errorf("problems %+v", got)
+	}
+}
+
 // Policies that are written differently and mean the same have the same text.
 func TestProgramsNormalize(t *testing.T) {
 	atoms := atomTable{}
