@@ -35,13 +35,22 @@ func compilePolicy(p Policy, atoms atomTable) *policy {
 				out.action = Accept
 			}
 			c.compilePeers(&out, r.Peers, atoms)
-			c.compilePorts(&out, r.Ports)
+			out.compilePorts(r.Ports)
+			if out.action != Accept && r.unsupported() {
+				out = rule{index: i, action: Deny, anyPeer: true, anyPort: true, tier: p.Tier}
+			}
 			if (out.anyPeer || len(out.peers) > 0) && (out.anyPort || len(out.ports) > 0) {
 				c.rules[dir] = append(c.rules[dir], out)
 			}
 		}
 	}
+	c.Rules = [2][]Rule{}
 	return c
+}
+
+func (r *Rule) unsupported() bool {
+	return slices.ContainsFunc(r.Peers, func(p Peer) bool { return p.Unsupported != "" }) ||
+		slices.ContainsFunc(r.Ports, func(p Port) bool { return p.Unsupported != "" })
 }
 
 func (c *policy) compilePeers(out *rule, peers []Peer, atoms atomTable) {
@@ -50,9 +59,6 @@ func (c *policy) compilePeers(out *rule, peers []Peer, atoms atomTable) {
 		var a *atom
 		switch {
 		case p.Unsupported != "":
-			if out.action != Accept {
-				out.action, out.anyPeer = Deny, true
-			}
 		case p.Pods != nil:
 			a = atoms.forPods(*p.Pods)
 		case p.Block != nil:
@@ -63,21 +69,13 @@ func (c *policy) compilePeers(out *rule, peers []Peer, atoms atomTable) {
 			c.atoms = append(c.atoms, a)
 		}
 	}
-	if out.anyPeer {
-		out.peers = nil
-	}
 }
 
-func (c *policy) compilePorts(out *rule, ports []Port) {
-	out.anyPort = len(ports) == 0
+func (r *rule) compilePorts(ports []Port) {
+	r.anyPort = len(ports) == 0
 	for _, p := range ports {
-		switch {
-		case p.Unsupported != "":
-			if out.action != Accept {
-				out.action, out.anyPort = Deny, true
-			}
-		case p.Name != "", p.Protocol.hasPorts() && p.First <= p.Last:
-			out.ports = append(out.ports, p)
+		if p.Unsupported == "" && (p.Name != "" || p.Protocol.hasPorts() && p.First <= p.Last) {
+			r.ports = append(r.ports, p)
 		}
 	}
 }

@@ -144,8 +144,8 @@ func (w *world) tier(self Pod, ns Namespace, tier Tier, dir Direction, who anyon
 	for _, p := range w.selected(self, ns, tier) {
 		for _, r := range p.Rules[dir] {
 			action := r.Action
-			if action == Pass && unsupported(r) {
-				action = Deny
+			if action != Accept && unsupported(r) {
+				return Denied
 			}
 			if !ruleMatches(r, action, self, dir, who, proto, port) {
 				continue
@@ -180,7 +180,6 @@ func ruleMatches(r Rule, as Action, self Pod, dir Direction, who anyone, proto P
 	for _, p := range r.Peers {
 		switch {
 		case p.Unsupported != "":
-			peers = peers || wide
 		case p.Block != nil:
 			peers = peers || inBlock(*p.Block, who.addr)
 		case who.pod == &anyPod:
@@ -193,7 +192,6 @@ func ruleMatches(r Rule, as Action, self Pod, dir Direction, who anyone, proto P
 	for _, p := range r.Ports {
 		switch {
 		case p.Unsupported != "":
-			ports = ports || wide
 		case proto != TCP && proto != UDP && proto != SCTP, p.Protocol != AnyProtocol && p.Protocol != proto:
 		case p.Name == "":
 			ports = ports || p.First <= port && port <= p.Last

@@ -151,7 +151,7 @@ type Rule struct {
 type Peer struct {
 	Pods  *PodSelector
 	Block *Block
-	// Unsupported says why a peer cannot be told. A rule that accepts leaves it out. Any other rule denies everybody instead, as
+	// Unsupported says why a peer cannot be told. A rule that accepts leaves it out. Any other rule denies everything instead, as
 	// ClusterNetworkPolicy asks of an implementation that cannot read a peer.
 	Unsupported string
 }
@@ -175,5 +175,5 @@ type Port struct {
 	Protocol    Protocol // AnyProtocol only with a name
 	First, Last uint16
 	Name        string
-	Unsupported string // as that of a peer: leaves the port out, or denies every port
+	Unsupported string // as that of a peer
 }
