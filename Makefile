@@ -211,7 +211,7 @@ fuzz-quick: ## the same for FUZZQUICK (3s) each, under five minutes on two cores
 .PHONY: networkpolicy-oracle
 
 networkpolicy-oracle: ## compare the compiler of NetworkPolicy with those of cyclonus and kube-network-policies, 100,000 random cases each, minutes; building those takes long, once
-	cd test/networkpolicy && go vet ./... && go test -count=1 -timeout=1h -v . -cases 100000
+	cd test/networkpolicy && export GOWORK=off && go mod tidy -diff && go vet ./... && go test -count=1 -timeout=1h -v . -cases 100000
 
 upstream-suites: ## run upstream's own test suites against Sluice, here and under Linux 6.12 in QEMU (root)
 	$(need-root)
