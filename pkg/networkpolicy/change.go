@@ -59,14 +59,16 @@ type (
 		Addr  netip.Addr
 		Class Class
 		Owner Owner
+		Loses bool // a set may admit less than before: connections with the address that were admitted have to be asked again
 	}
 	// DeletePeer removes an address if Owner still has it.
 	DeletePeer struct {
 		Addr  netip.Addr
 		Owner Owner
+		Loses bool // as that of WritePeer
 	}
 	// WriteCIDR is about addresses that are not in the table of peers. The longest prefix answers. Its answer is complete: no
-	// shorter prefix has to be asked.
+	// shorter prefix has to be asked. Prefixes come and go with the sets that ask for them, so no other set admits less by it.
 	WriteCIDR struct {
 		Prefix netip.Prefix
 		Class  Class

@@ -45,6 +45,7 @@ type classes struct {
 	idle    []*class // without refs since the last sweep; some may have got new ones
 	emit    func(Change)
 	points  map[*program]struct{} // live programs that have a bit
+	live    bitset                // their points
 	pointNo numbers
 }
 
@@ -96,6 +97,7 @@ func (t *classes) fill(programs []*program) {
 	}
 	for _, p := range programs {
 		t.points[p] = struct{}{}
+		t.live.set(int(p.point))
 	}
 	for _, c := range t.byKey {
 		touched := map[int]struct{}{}
@@ -116,6 +118,30 @@ func (t *classes) fill(programs []*program) {
 			t.write(c, i)
 		}
 	}
+}
+
+// forget is for a program that no set has any more.
+func (t *classes) forget(p *program) {
+	delete(t.points, p)
+	t.live.clear(int(p.point))
+	t.pointNo.retire(int(p.point))
+}
+
+// loses reports whether a live program admits the old class and not the new one.
+func (t *classes) loses(before, now *class) bool {
+	for i, live := range t.live {
+		if i >= len(before.bits) {
+			return false
+		}
+		lost := before.bits[i] & live
+		if i < len(now.bits) {
+			lost &^= now.bits[i]
+		}
+		if lost != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func (t *classes) write(c *class, index int) {

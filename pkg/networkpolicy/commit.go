@@ -344,33 +344,52 @@ func renew[K comparable](m *map[K]struct{}) {
 
 // writeAddr writes what an address is now, or deletes it if nobody has it.
 func (e *Engine) writeAddr(a addr16) {
-	old := e.address(a)
-	now := address{pod: old.pod, class: unwritten}
+	rec := e.address(a)
 	_, isNode := e.nodes[a]
-	if now.pod != nil || isNode {
-		key := classKey{e.cells.outside, e.regions.cellOf(a.netip())}
-		if now.pod != nil {
-			key.cell, now.owner = now.pod.kind.cell, now.pod.key.owner()
-		}
-		if old.class != unwritten && e.classes.byID[old.class].is(key) && old.owner == now.owner {
+	if rec.pod == nil && !isNode {
+		e.deleteAddr(a, rec)
+		return
+	}
+	key, owner := classKey{e.cells.outside, e.regions.cellOf(a.netip())}, Owner(0)
+	if rec.pod != nil {
+		key.cell, owner = rec.pod.kind.cell, rec.pod.key.owner()
+	}
+	before := e.classBehind(a)
+	if rec.class != unwritten {
+		if before = e.classes.byID[rec.class]; before.is(key) && rec.owner == owner {
 			return
 		}
-		now.class = e.classes.acquire(key.cell, key.region).id
 	}
-	switch {
-	case now.class != unwritten && (now.class != old.class || now.owner != old.owner):
-		e.emit(WritePeer{a.netip(), now.class, now.owner})
-	case now.class == unwritten && old.class != unwritten:
-		e.emit(DeletePeer{a.netip(), old.owner})
+	now := e.classes.acquire(key.cell, key.region)
+	if now.id != rec.class || owner != rec.owner {
+		e.emit(WritePeer{a.netip(), now.id, owner, e.classes.loses(before, now)})
 	}
-	if old.class != unwritten {
-		e.classes.release(e.classes.byID[old.class])
+	if rec.class != unwritten {
+		e.classes.release(before)
 	}
-	if now.class == unwritten {
-		delete(e.addrs, a)
-	} else {
-		e.addrs[a] = now
+	rec.class, rec.owner = now.id, owner
+	e.addrs[a] = rec
+}
+
+func (e *Engine) deleteAddr(a addr16, rec address) {
+	if rec.class != unwritten {
+		before := e.classes.byID[rec.class]
+		e.emit(DeletePeer{a.netip(), rec.owner, e.classes.loses(before, e.classBehind(a))})
+		e.classes.release(before)
 	}
+	delete(e.addrs, a)
+}
+
+// classBehind is the class of an address that is not in the table of peers. A prefix has it, or it is OtherClass.
+func (e *Engine) classBehind(a addr16) *class {
+	key := classKey{e.cells.outside, e.regions.other}
+	if r := e.regions.find(a.netip()); r != nil {
+		key.region = r.cell
+		if r.pods {
+			key.cell = e.cells.unknown
+		}
+	}
+	return e.classes.byKey[key]
 }
 
 // writePods writes the sets of pods that are new or have another one.

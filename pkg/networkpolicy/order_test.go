@@ -108,6 +108,51 @@ func TestSmallerPartMoves(t *testing.T) {
 	}
 }
 
+// Connections are asked again where a peer loses something, and not where a class is only divided or united.
+func TestLoses(t *testing.T) {
+	l := newLab(t)
+	l.UpsertPod(pod("db", "shop/db", 1, "10.0.0.1"))
+	l.UpsertPod(pod("web", "shop/web", 1, "10.0.0.2"))
+	l.UpsertPod(pod("other", "shop/other", 1, "10.0.0.3"))
+	l.UpsertPolicy(ingress("p", "db", rule(from(app("shop", "web")))))
+	l.commit()
+	loses := func(changes []Change) (n int) {
+		for _, c := range changes {
+			switch c := c.(type) {
+			case WritePeer:
+				if c.Loses {
+					n++
+				}
+			case DeletePeer:
+				if c.Loses {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	check := func(what string, want int) {
+		t.Helper()
+		if changes := l.commit(); loses(changes) != want {
+			t.Errorf("%s: %d addresses lose, want %d: %+v", what, loses(changes), want, changes)
+		}
+	}
+	l.UpsertPolicy(egress("q", "db", rule(from(app("shop", "other")))))
+	check("a class is divided", 0)
+	l.DeletePolicy("shop", "q")
+	check("classes are united", 0)
+	l.UpsertPod(pod("other", "shop/web", 1, "10.0.0.3"))
+	check("a pod gains", 0)
+	l.UpsertPod(pod("other", "shop/other", 1, "10.0.0.3"))
+	check("a pod loses its label", 1)
+	l.DeletePod("web")
+	check("a pod goes", 1)
+	l.UpsertPolicy(ingress("p", "db", rule(block("10.0.0.0/24"))))
+	check("another policy", 0)
+	l.UpsertPod(pod("new", "shop/new", 1, "10.0.0.9"))
+	check("a pod comes at an address in a block", 0)
+}
+
 // A rule that selects all pods divides nothing.
 func TestRuleForAllPodsWritesNoAddress(t *testing.T) {
 	l := newLab(t)

@@ -199,8 +199,7 @@ func (t *setTable) remove(s *set) []*atom {
 		if p.point < firstPoint {
 			continue
 		}
-		delete(t.classes.points, p)
-		t.classes.pointNo.retire(int(p.point))
+		t.classes.forget(p)
 		p.atoms(func(a *atom) {
 			if a.uses--; a.uses == 0 {
 				unused = append(unused, a)
