@@ -21,10 +21,10 @@ var errNamespace = errors.New("the namespace is unknown")
 
 // Commit returns what the objects' changes since the last commit mean for the tables.
 //
-// While the changes are applied one by one, a connection is admitted only if it was before or will be afterwards. The order that
-// gives this is: classes are divided as the new sets need it and get the new points' bits; sets; peers; pods; and then in reverse
-// what nobody has any more. A pod whose set changes in the same batch as other pods' classes is closed in between, because its old
-// set and a peer's new class may admit what neither state does.
+// After each of the changes, a verdict is that of before or that of afterwards. The order that gives this is: classes are divided as the
+// new sets need it, and get the new points' bits; sets; peers; pods; and then in reverse what nobody has any more. A pod whose set
+// changes in the same batch as other pods is closed in between, because its old set and a peer's new class may admit what neither
+// state does. So batches are best kept small.
 func (e *Engine) Commit() Batch {
 	if !e.started {
 		e.started = true
@@ -70,7 +70,7 @@ func (e *Engine) Settled(b Batch) {
 // retry has the sets compiled again that had no number, because there may be one now.
 func (e *Engine) retry() {
 	for _, l := range e.local {
-		if err := l.pod.kind.err; err == errPoints || err == errSets {
+		if err := l.pod.kind.err; errors.Is(err, errPoints) || errors.Is(err, errSets) {
 			e.stale(l.pod.kind)
 		}
 	}
@@ -354,11 +354,11 @@ func (e *Engine) writeAddr(a addr16) {
 	if rec.pod != nil {
 		key.cell, owner = rec.pod.kind.cell, rec.pod.key.owner()
 	}
-	before := e.classBehind(a)
-	if rec.class != unwritten {
-		if before = e.classes.byID[rec.class]; before.is(key) && rec.owner == owner {
-			return
-		}
+	var before *class
+	if rec.class == unwritten {
+		before = e.classBehind(a)
+	} else if before = e.classes.byID[rec.class]; before.is(key) && rec.owner == owner {
+		return
 	}
 	now := e.classes.acquire(key.cell, key.region)
 	if now.id != rec.class || owner != rec.owner {
