@@ -2,11 +2,7 @@
 
 package networkpolicy
 
-import (
-	"errors"
-	"net/netip"
-	"slices"
-)
+import "errors"
 
 // Batch is the changes of one commit, in the order in which they have to be applied.
 type Batch struct {
@@ -76,86 +72,6 @@ func (e *Engine) retry() {
 	}
 }
 
-// compileSets finds the sets of the local kinds that are stale, and returns those that a kind no longer has.
-func (e *Engine) compileSets() []*set {
-	var dropped []*set
-	for k := range e.staleKinds {
-		k.stale = false
-		old := k.set
-		k.set, k.err, k.uses = nil, nil, nil
-		if k.local > 0 {
-			k.set, k.err = e.compileSet(k)
-		}
-		if old != nil {
-			old.kinds--
-			dropped = append(dropped, old)
-		}
-	}
-	return dropped
-}
-
-// compileSet returns the set of a kind, nil for OpenSet.
-func (e *Engine) compileSet(k *kind) (*set, error) {
-	if !k.ns.known {
-		return nil, errNamespace
-	}
-	var drafts [2][]draft
-	policies := e.policiesOf(k)
-	for _, dir := range directions {
-		c := directionCompiler{dir: dir, local: k.ports, atoms: e.atoms, named: func(r *rule, p Port) []NamedPort { return e.namedPorts(k, r, p) }}
-		for _, p := range policies {
-			c.isolated = c.isolated || p.Tier == NetworkPolicies && p.Isolates[dir]
-			if p.Tier != NetworkPolicies || p.Isolates[dir] {
-				c.rules = append(c.rules, p.rules[dir]...)
-			}
-		}
-		drafts[dir] = c.compile()
-	}
-	if isOpen(drafts) {
-		return nil, nil
-	}
-	return e.sets.acquire(drafts)
-}
-
-// policiesOf returns the policies that select a kind, in the order of evaluation.
-func (e *Engine) policiesOf(k *kind) []*policy {
-	var out []*policy
-	for _, p := range e.cluster {
-		if p.selects(k) {
-			out = append(out, p)
-		}
-	}
-	for _, p := range k.ns.policies {
-		if p.selects(k) {
-			out = append(out, p)
-		}
-	}
-	slices.SortFunc(out, (*policy).order)
-	return out
-}
-
-// namedPorts returns what the peers of an egress rule mean by a port's name. Blocks are not asked which pods are in them, so a rule
-// with a block gets what all pods mean; that costs segments, and changes no verdict.
-func (e *Engine) namedPorts(k *kind, r *rule, p Port) []NamedPort {
-	use := namedUse{r, p, map[NamedPort]struct{}{}}
-	var out []NamedPort
-	for n, kinds := range e.byPort[p.Name] {
-		for peer := range kinds {
-			if use.means(peer, n) {
-				out = append(out, n)
-				use.named[n] = struct{}{}
-				break
-			}
-		}
-	}
-	k.uses = append(k.uses, use)
-	return out
-}
-
-func (r *rule) mayMatch(k *kind) bool {
-	return r.anyPeer || slices.ContainsFunc(r.peers, func(a *atom) bool { return a.kind == blockAtom || a.pods.matches(k) })
-}
-
 // addAtoms divides the classes by what new programs ask. No bit that a live set reads changes by it.
 func (e *Engine) addAtoms() {
 	blocks := false
@@ -201,62 +117,6 @@ func (e *Engine) matched(a *atom) []*kind {
 		}
 	}
 	return out
-}
-
-// refreshRegions writes the prefixes that are live now, and the addresses that are in other blocks than before. Prefixes that are not
-// needed any more are deleted only with purge.
-func (e *Engine) refreshRegions(purge bool) {
-	var live []*atom
-	for _, a := range e.atoms {
-		if a.kind == blockAtom && a.uses > 0 {
-			live = append(live, a)
-		}
-	}
-	e.regions.rebuild(live)
-	wanted := e.wantedCIDRs()
-	for _, r := range e.regions.list { // a network before what is in it, so that no address is without an answer
-		p := r.prefix
-		if c := wanted[p]; c != nil && e.cidrs[p] != c {
-			e.emit(WriteCIDR{p, c.id})
-		}
-	}
-	for p, old := range e.cidrs {
-		if wanted[p] == nil {
-			if !purge {
-				wanted[p] = old // its answer is that of the region around it, which differs by nothing that a live set asks
-				continue
-			}
-			e.emit(DeleteCIDR{p})
-		}
-		e.classes.release(old)
-	}
-	e.cidrs = wanted
-	for a := range e.addrs {
-		if _, dirty := e.dirtyAddrs[a]; !dirty {
-			e.writeAddr(a)
-		}
-	}
-}
-
-// wantedCIDRs acquires a class for each prefix whose answer differs from that of the next shorter one.
-func (e *Engine) wantedCIDRs() map[netip.Prefix]*class {
-	wanted := make(map[netip.Prefix]*class, len(e.regions.list))
-	answers := map[*region]classKey{}
-	for _, r := range e.regions.list {
-		cell := e.cells.outside
-		if r.pods {
-			cell = e.cells.unknown
-		}
-		key, above := classKey{cell, r.cell}, classKey{e.cells.outside, e.regions.other}
-		if r.parent != nil {
-			above = answers[r.parent]
-		}
-		answers[r] = key
-		if key != above {
-			wanted[r.prefix] = e.classes.acquire(cell, r.cell)
-		}
-	}
-	return wanted
 }
 
 // writeSets writes the new sets.
@@ -312,84 +172,6 @@ func (e *Engine) placeKinds() {
 			e.cells.put(k, e.cells.unknown)
 		}
 	}
-}
-
-// moved writes the addresses of a kind that is in another cell now.
-func (e *Engine) moved(k *kind, _ *cell) {
-	for _, p := range k.pods {
-		for _, a := range p.addrs {
-			if _, dirty := e.dirtyAddrs[a]; !dirty && e.addrs[a].pod == p {
-				e.writeAddr(a)
-			}
-		}
-	}
-}
-
-// writeDirty writes the addresses that have changed hands, or whose pod has changed. Before, they are left alone: they still have the
-// class that they had.
-func (e *Engine) writeDirty() {
-	for a := range e.dirtyAddrs {
-		e.writeAddr(a)
-	}
-	renew(&e.dirtyAddrs)
-}
-
-// renew empties a map. One that was large is left to the garbage collector: a map never gives memory back.
-func renew[K comparable](m *map[K]struct{}) {
-	if len(*m) > 1000 {
-		*m = map[K]struct{}{}
-	}
-	clear(*m)
-}
-
-// writeAddr writes what an address is now, or deletes it if nobody has it.
-func (e *Engine) writeAddr(a addr16) {
-	rec := e.address(a)
-	_, isNode := e.nodes[a]
-	if rec.pod == nil && !isNode {
-		e.deleteAddr(a, rec)
-		return
-	}
-	key, owner := classKey{e.cells.outside, e.regions.cellOf(a.netip())}, Owner(0)
-	if rec.pod != nil {
-		key.cell, owner = rec.pod.kind.cell, rec.pod.key.owner()
-	}
-	var before *class
-	if rec.class == unwritten {
-		before = e.classBehind(a)
-	} else if before = e.classes.byID[rec.class]; before.is(key) && rec.owner == owner {
-		return
-	}
-	now := e.classes.acquire(key.cell, key.region)
-	if now.id != rec.class || owner != rec.owner {
-		e.emit(WritePeer{a.netip(), now.id, owner, e.classes.loses(before, now)})
-	}
-	if rec.class != unwritten {
-		e.classes.release(before)
-	}
-	rec.class, rec.owner = now.id, owner
-	e.addrs[a] = rec
-}
-
-func (e *Engine) deleteAddr(a addr16, rec address) {
-	if rec.class != unwritten {
-		before := e.classes.byID[rec.class]
-		e.emit(DeletePeer{a.netip(), rec.owner, e.classes.loses(before, e.classBehind(a))})
-		e.classes.release(before)
-	}
-	delete(e.addrs, a)
-}
-
-// classBehind is the class of an address that is not in the table of peers. A prefix has it, or it is OtherClass.
-func (e *Engine) classBehind(a addr16) *class {
-	key := classKey{e.cells.outside, e.regions.other}
-	if r := e.regions.find(a.netip()); r != nil {
-		key.region = r.cell
-		if r.pods {
-			key.cell = e.cells.unknown
-		}
-	}
-	return e.classes.byKey[key]
 }
 
 // writePods writes the sets of pods that are new or have another one.

@@ -3,8 +3,6 @@
 package networkpolicy
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"net/netip"
 	"slices"
 )
@@ -60,59 +58,6 @@ type namespace struct {
 	known    bool // there is an object; without it, nobody knows the labels
 	kinds    map[*kind]struct{}
 	policies map[string]*policy // of the tier NetworkPolicies
-}
-
-// podKey is the first eight bytes of the SHA-256 of a UID.
-type podKey [8]byte
-
-func keyOf(uid string) podKey {
-	sum := sha256.Sum256([]byte(uid))
-	return podKey(sum[:8])
-}
-
-func (k podKey) owner() Owner { return Owner(max(1, binary.BigEndian.Uint32(k[:]))) }
-
-func ownerOf(uid string) Owner { return keyOf(uid).owner() }
-
-// pod is kept small, because a node has one for each pod of the cluster.
-type pod struct {
-	kind    *kind
-	addrs   []addr16
-	key     podKey
-	created uint32 // in seconds since 1970
-	at      uint32 // index in kind.pods
-}
-
-// newer decides who has an address that both claim. Two pods of one second are told apart by their keys, so that a restarted engine
-// decides in the same way.
-func (p *pod) newer(o *pod) bool {
-	if p.created != o.created {
-		return p.created > o.created
-	}
-	return slices.Compare(p.key[:], o.key[:]) > 0
-}
-
-// addr16 is an address in 16-byte form.
-type addr16 [16]byte
-
-func (a addr16) netip() netip.Addr { return netip.AddrFrom16(a) }
-
-// address is who has an address, and what was written about it. It is as small as that, because there is one for each of the cluster's.
-type address struct {
-	pod   *pod // nil for a node's address
-	class Class
-	owner Owner
-}
-
-// unwritten is the class of an address that is not in the table.
-const unwritten = ^Class(0)
-
-// localPod is a pod of this node.
-type localPod struct {
-	uid     string
-	pod     *pod
-	written bool
-	set     SetID // as written
 }
 
 // New returns an engine that knows no objects.

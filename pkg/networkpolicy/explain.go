@@ -240,34 +240,3 @@ func (t *trial) networkPolicies(unsure *[]RuleRef) (Decision, bool) {
 func (c *policy) ref(index int, a Action) RuleRef {
 	return RuleRef{Tier: c.Tier, Namespace: c.Namespace, Name: c.Name, Index: index, Action: a}
 }
-
-// Problem is a pod of this node that has ClosedSet.
-type Problem struct {
-	UID string
-	Why string
-}
-
-// Problems returns the pods that are closed because of what is unknown or does not fit, after the last commit.
-func (e *Engine) Problems() []Problem {
-	var out []Problem
-	for _, l := range e.local {
-		if err := l.pod.kind.err; err != nil {
-			out = append(out, Problem{l.uid, err.Error()})
-		}
-	}
-	return out
-}
-
-// Stats is how much an engine has.
-type Stats struct {
-	Pods, Kinds, Classes, Prefixes, Sets, Points, Local int
-}
-
-// Stats counts what there is after the last commit. Maps have to have room for it: an address each for Pods, and a chunk of bits for
-// each class and each ChunkBits of Points.
-func (e *Engine) Stats() Stats {
-	return Stats{
-		Pods: len(e.pods), Kinds: len(e.kinds), Classes: len(e.classes.byKey), Prefixes: len(e.cidrs), Sets: len(e.sets.byKey),
-		Points: len(e.classes.points), Local: len(e.local),
-	}
-}
