@@ -97,7 +97,7 @@ func run(ctx context.Context) error {
 func report(rows []row, outcomes map[testfuncs.Func]outcome) error {
 	bad, lacking := 0, 0
 	for _, r := range rows {
-		wrong, needs := r.judge(outcomes)
+		wrong, needs, left := r.judge(outcomes)
 		verdict := "ok"
 		switch {
 		case len(wrong) > 0:
@@ -108,7 +108,7 @@ func report(rows []row, outcomes map[testfuncs.Func]outcome) error {
 			lacking++
 		}
 		fmt.Printf("%-4s %s: %s (%d tests)\n", verdict, r.kind, r.text, len(r.funcs))
-		for _, line := range append(wrong, needs...) {
+		for _, line := range slices.Concat(wrong, needs, left) {
 			fmt.Printf("       %s\n", line)
 		}
 	}

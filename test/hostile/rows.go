@@ -87,8 +87,9 @@ func (r *row) name(pattern string, funcs []testfuncs.Func) {
 	}
 }
 
-// judge returns what is wrong with a row, and which features the kernel lacks for its tests.
-func (r *row) judge(outcomes map[testfuncs.Func]outcome) (wrong, needs []string) {
+// judge returns what is wrong with a row, which features the kernel lacks for its tests, and which tests are left to targets of their own.
+// Those alone do not make a row hold.
+func (r *row) judge(outcomes map[testfuncs.Func]outcome) (wrong, needs, left []string) {
 	if len(r.funcs) == 0 && !r.excused {
 		wrong = append(wrong, "it names no test")
 	}
@@ -100,11 +101,16 @@ func (r *row) judge(outcomes map[testfuncs.Func]outcome) (wrong, needs []string)
 		case o.result == passed:
 		case len(o.needs) > 0:
 			needs = append(needs, fmt.Sprintf("%s: needs kernel feature %s", f, strings.Join(o.needs, ", ")))
+		case o.left != "":
+			left = append(left, fmt.Sprintf("%s: left to %s", f, o.left))
 		case o.result == "":
 			wrong = append(wrong, fmt.Sprintf("%s: did not run", f))
 		default:
 			wrong = append(wrong, fmt.Sprintf("%s: %s", f, o.result))
 		}
 	}
-	return wrong, needs
+	if len(left) > 0 && len(left) == len(r.funcs) {
+		wrong = append(wrong, "nothing of it runs here")
+	}
+	return wrong, needs, left
 }

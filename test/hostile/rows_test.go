@@ -4,6 +4,7 @@ package main
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,7 +25,7 @@ func TestRows(t *testing.T) {
 	outcomes := map[testfuncs.Func]outcome{someFuncs[0]: {result: passed}, someFuncs[1]: {result: passed}}
 	var got [][]string
 	for _, r := range rows {
-		wrong, needs := r.judge(outcomes)
+		wrong, needs, _ := r.judge(outcomes)
 		got = append(got, append(wrong, needs...))
 	}
 	want := [][]string{nil, {"TestGone: there is no such test", "b TestTwo: did not run"}, {"it names no test"}, nil}
@@ -49,6 +50,8 @@ func TestReadEvents(t *testing.T) {
 {"Action":"pass","Test":"TestTwo"}
 {"Action":"output","Test":"TestThree","Output":"    x_test.go:1: missing feature: link wireguard\n"}
 {"Action":"skip","Test":"TestThree"}
+{"Action":"output","Test":"TestFive","Output":"    x_test.go:1: left to: make runtimes\n"}
+{"Action":"skip","Test":"TestFive"}
 not an event
 {"Action":"run","Test":"TestFour"}
 {"Action":"fail"}
@@ -56,6 +59,7 @@ not an event
 	want := map[testfuncs.Func]outcome{
 		{Dir: "a", Name: "TestOne"}: {result: passed}, {Dir: "a", Name: "TestTwo"}: {result: "skip of all its parts"},
 		{Dir: "a", Name: "TestThree"}: {result: "skip", needs: []string{"link wireguard"}},
+		{Dir: "a", Name: "TestFive"}:  {result: "skip", left: "make runtimes"},
 	}
 	if d := cmp.Diff(want, outcomes, cmp.AllowUnexported(outcome{})); d != "" || err != nil {
 		t.Error(err, d)
@@ -68,8 +72,8 @@ func TestNeeds(t *testing.T) {
 	r := row{kind: "promise", text: "x", funcs: []testfuncs.Func{one, two}}
 	outcomes := map[testfuncs.Func]outcome{one: {result: passed}, two: {result: "skip", needs: []string{"link wireguard"}}}
 	said := func() []string {
-		wrong, needs := r.judge(outcomes)
-		return append(wrong, needs...)
+		wrong, needs, left := r.judge(outcomes)
+		return slices.Concat(wrong, needs, left)
 	}
 	for _, tt := range []struct {
 		guest, want string
@@ -90,6 +94,19 @@ func TestNeeds(t *testing.T) {
 	outcomes[two] = outcome{result: "skip", needs: []string{"link wireguard"}}
 	if readGuest("--- PASS: a TestTwo (0.1s)\n--- FAIL: a TestOne (0.1s)\n", "6.12", outcomes); len(said()) != 0 {
 		t.Errorf("after both: %q", said())
+	}
+}
+
+// A test that is left to a target of its own is named. A row needs another one to hold.
+func TestLeft(t *testing.T) {
+	one, two := someFuncs[0], someFuncs[1]
+	outcomes := map[testfuncs.Func]outcome{one: {result: passed}, two: {result: "skip", left: "make runtimes"}}
+	both, alone := row{funcs: []testfuncs.Func{one, two}}, row{funcs: []testfuncs.Func{two}}
+	if wrong, needs, left := both.judge(outcomes); len(wrong)+len(needs) > 0 || len(left) != 1 || left[0] != "a TestTwo: left to make runtimes" {
+		t.Errorf("beside another test: wrong %q, needs %q, left %q", wrong, needs, left)
+	}
+	if wrong, _, _ := alone.judge(outcomes); len(wrong) != 1 {
+		t.Errorf("alone: %q", wrong)
 	}
 }
 
@@ -115,7 +132,7 @@ func TestPages(t *testing.T) {
 			all[f] = outcome{result: passed}
 		}
 		for _, r := range rows {
-			if wrong, _ := r.judge(all); len(wrong) > 0 {
+			if wrong, _, _ := r.judge(all); len(wrong) > 0 {
 				t.Errorf("%s: %s: %s", p.file, r.text, strings.Join(wrong, "; "))
 			}
 		}

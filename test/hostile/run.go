@@ -24,6 +24,7 @@ import (
 type outcome struct {
 	result string   // passed, or what else
 	needs  []string // features of the kernel that a test which did not run named
+	left   string   // to which target a test is left that runs only when it is asked for
 }
 
 // passed is the result of a test that ran and did not fail.
@@ -96,7 +97,7 @@ func readEvents(r io.Reader, dir string, outcomes map[testfuncs.Func]outcome) er
 				o.result = "skip of all its parts"
 			}
 			if o.result != passed && o.result != "fail" {
-				o.needs = features(said[top])
+				o.needs, o.left = features(said[top]), leftTo(said[top])
 			}
 			outcomes[testfuncs.Func{Dir: dir, Name: top}] = o
 			if o.result == "fail" {
@@ -118,6 +119,16 @@ func features(lines []string) []string {
 		}
 	}
 	return out
+}
+
+// leftTo is the target that a skip by require.Asked names.
+func leftTo(lines []string) string {
+	for _, l := range lines {
+		if _, target, ok := strings.Cut(strings.TrimSpace(l), require.LeftTo); ok {
+			return target
+		}
+	}
+	return ""
 }
 
 // guestLine is how test/vm says how a test ended: the package, perhaps a part of its tests, the test, perhaps a part of that.
