@@ -27,12 +27,12 @@ func (o nfOffsets) noTuples() string {
 	case o.err != nil:
 		return o.err.Error()
 	}
-	return "the kernel's types do not tell what an entry of netfilter looks like: conntrack is not loaded, or is a module of a kernel before 5.11"
+	return "the kernel's types do not tell what an entry of netfilter looks like: conntrack is a module that is not loaded, or whose types a kernel before 5.11 leaves out"
 }
 
 // findNfOffsets asks the kernel's BTF. Its error says that the kernel has no BTF, was built without conntrack, or does not let us read its
-// memory (no CAP_PERFMON, lockdown in confidentiality mode). Without the type of an entry, which a kernel before 5.11 does not tell if
-// conntrack is a module, only nfct is set.
+// memory (no CAP_PERFMON, lockdown in confidentiality mode). Without the type of an entry, which a kernel before 5.11 may not tell if
+// conntrack is a module (Debian's 5.10 tells it), only nfct is set.
 func findNfOffsets(cache *btf.Cache) (o nfOffsets) {
 	spec, err := cache.Kernel()
 	if err != nil {

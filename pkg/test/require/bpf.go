@@ -148,8 +148,8 @@ func SocketNetns(t testing.TB) {
 	})
 }
 
-// ConntrackBTF needs the kernel to say where an entry of netfilter's connection table has its tuples: conntrack is built in, or modules have
-// BTF of their own (Linux 5.11).
+// ConntrackBTF needs the kernel to say where an entry of netfilter's connection table has its tuples: its own BTF
+// describes it, or that of the module (Linux 5.11).
 func ConntrackBTF(t testing.TB) {
 	t.Helper()
 	Feature(t, "BTF of netfilter's connection table", AskConntrackBTF)
@@ -161,14 +161,14 @@ func AskConntrackBTF() error {
 	if err != nil {
 		return err
 	}
-	if _, err := spec.AnyTypeByName("nf_conn"); err == nil {
+	var entry *btf.Struct
+	if spec.TypeByName("nf_conn", &entry) == nil {
 		return nil
 	}
 	if spec, err = btf.LoadKernelModuleSpec("nf_conntrack"); err != nil {
 		return errors.Join(ErrMissing, err)
 	}
-	_, err = spec.AnyTypeByName("nf_conn")
-	return err
+	return spec.TypeByName("nf_conn", &entry)
 }
 
 // feature turns the features package's definite no into ours.
