@@ -74,9 +74,10 @@ func (f FlowFilter) matches(r *conntrack.Record, s Flow) bool {
 func newFlow(r *conntrack.Record, now conntrack.Time) Flow {
 	s := Flow{
 		Proto: r.Proto, Pod: r.Local, Remote: r.Remote, State: r.State(now), Kind: r.Kind(), PodOpened: r.PodOpened(),
-		Fast: r.Slow() == "", Slow: r.Slow(), Flags: r.Flags.Names(), Created: r.Created, Age: r.Age(now).Round(shown), Idle: r.Idle(now).Round(shown),
+		Slow: r.Slow(), Flags: r.Flags.Names(), Created: r.Created, Age: r.Age(now).Round(shown), Idle: r.Idle(now).Round(shown),
 		RxPackets: r.RxPackets, RxBytes: r.RxBytes, TxPackets: r.TxPackets, TxBytes: r.TxBytes, Owner: r.Owner,
 	}
+	s.Fast = s.Slow == ""
 	if r.Translated() && r.Other.Local != r.Local {
 		s.Outside = r.Other.Local
 	}

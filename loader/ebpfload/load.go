@@ -72,10 +72,10 @@ func (InProcess) Pin(_ context.Context, o loadapi.LoadRequest) (loadapi.LoadResu
 	maps := make(shared)
 	defer maps.close()
 	collections, nf, err := loadAll(o, maps)
-	done.NoTranslations = nf.noTuples()
 	if err != nil {
 		return done, err
 	}
+	done.NoTranslations = nf.noTuples()
 	var errs []error
 	for name, v := range collections {
 		if v.err == nil {

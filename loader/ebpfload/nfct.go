@@ -3,7 +3,6 @@
 package ebpfload
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/cilium/ebpf"
@@ -44,7 +43,7 @@ func findNfOffsets(cache *btf.Cache) (o nfOffsets) {
 	if err := askReadKernel(o.nfct); err != nil {
 		return nfOffsets{err: err}
 	}
-	if _, err := spec.AnyTypeByName("nf_conn"); errors.Is(err, btf.ErrNotFound) {
+	if _, err := memberOf(spec, "nf_conn", "status"); err != nil {
 		if module, err := cache.Module("nf_conntrack"); err == nil {
 			spec = module
 		}
