@@ -137,9 +137,9 @@ func (e *Engine) namespaceChanged(ns *namespace) {
 // queue has the cell of a kind found again.
 func (e *Engine) queue(k *kind) { k.queued, e.dirtyKinds[k] = true, struct{}{} }
 
-// stale has the set of a kind compiled again, if it has local pods.
+// stale has the set of a kind compiled again if it has local pods, and given back if it has none any more.
 func (e *Engine) stale(k *kind) {
-	if k.local > 0 {
+	if k.local > 0 || k.set != nil || k.err != nil {
 		k.stale, e.staleKinds[k] = true, struct{}{}
 	}
 }

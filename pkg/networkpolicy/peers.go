@@ -72,14 +72,18 @@ func (e *Engine) deleteAddr(a addr16, rec address) {
 
 // classBehind is the class of an address that is not in the table of peers. A prefix has it, or it is OtherClass.
 func (e *Engine) classBehind(a addr16) *class {
-	key := classKey{e.cells.outside, e.regions.other}
-	if r := e.regions.find(a.netip()); r != nil {
-		key.region = r.cell
-		if r.pods {
-			key.cell = e.cells.unknown
-		}
+	return e.classes.byKey[e.keyBehind(e.regions.find(a.netip()))]
+}
+
+// keyBehind is what a region says of an address that no pod and no node has; nil is outside of all regions.
+func (e *Engine) keyBehind(r *region) classKey {
+	switch {
+	case r == nil:
+		return classKey{e.cells.outside, e.regions.other}
+	case r.pods:
+		return classKey{e.cells.unknown, r.cell}
 	}
-	return e.classes.byKey[key]
+	return classKey{e.cells.outside, r.cell}
 }
 
 // refreshRegions writes the prefixes that are live now, and the addresses that are in other blocks than before. Prefixes that are not
@@ -120,19 +124,9 @@ func (e *Engine) refreshRegions(purge bool) {
 // wantedCIDRs acquires a class for each prefix whose answer differs from that of the next shorter one.
 func (e *Engine) wantedCIDRs() map[netip.Prefix]*class {
 	wanted := make(map[netip.Prefix]*class, len(e.regions.list))
-	answers := map[*region]classKey{}
 	for _, r := range e.regions.list {
-		cell := e.cells.outside
-		if r.pods {
-			cell = e.cells.unknown
-		}
-		key, above := classKey{cell, r.cell}, classKey{e.cells.outside, e.regions.other}
-		if r.parent != nil {
-			above = answers[r.parent]
-		}
-		answers[r] = key
-		if key != above {
-			wanted[r.prefix] = e.classes.acquire(cell, r.cell)
+		if key := e.keyBehind(r); key != e.keyBehind(r.parent) {
+			wanted[r.prefix] = e.classes.acquire(key.cell, key.region)
 		}
 	}
 	return wanted

@@ -190,7 +190,7 @@ func (e *Engine) leave(p *pod) {
 	k.pods = k.pods[:last]
 	if e.local[p.key] != nil {
 		k.local--
-		k.stale, e.staleKinds[k] = true, struct{}{} // without local pods it gives its set back
+		e.stale(k)
 	}
 	if last == 0 {
 		e.dirtyKinds[k] = struct{}{}
@@ -214,7 +214,7 @@ func (e *Engine) setLocal(p *pod, uid string, local bool) {
 	}
 	delete(e.local, p.key)
 	p.kind.local--
-	p.kind.stale, e.staleKinds[p.kind] = true, struct{}{}
+	e.stale(p.kind)
 }
 
 // address returns the record of an address, which may be new.
