@@ -149,30 +149,25 @@ func BenchmarkNewKind(b *testing.B) {
 
 // A policy of a namespace with local pods changes.
 func BenchmarkPolicyUpsert(b *testing.B) {
-	e, batch := newBenchCluster().engine()
-	e.Settled(batch)
-	p := benchPolicy(1)
-	n, changes := 0, 0
-	for b.Loop() {
-		n++
-		p.Rules[Ingress][0].Ports[0].Last = uint16(8081 + n%1000)
-		e.UpsertPolicy(p)
-		batch := e.Commit()
-		changes += len(batch.Changes)
-		e.Settled(batch)
-	}
-	b.ReportMetric(float64(changes)/float64(b.N), "changes/op")
+	benchmarkPolicy(b, func(p *Policy, n int) { p.Rules[Ingress][0].Ports[0].Last = uint16(8081 + n%1000) })
 }
 
 // A policy of a namespace with local pods names another block, of pods' addresses.
 func BenchmarkBlockChange(b *testing.B) {
+	benchmarkPolicy(b, func(p *Policy, n int) {
+		p.Rules[Egress][0].Peers[0].Block = &Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n % 100)}), 16)}
+	})
+}
+
+// benchmarkPolicy changes a policy for the n-th time.
+func benchmarkPolicy(b *testing.B, change func(p *Policy, n int)) {
 	e, batch := newBenchCluster().engine()
 	e.Settled(batch)
 	p := benchPolicy(1)
 	n, changes := 0, 0
 	for b.Loop() {
 		n++
-		p.Rules[Egress][0].Peers[0].Block = &Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n % 100)}), 16)}
+		change(&p, n)
 		e.UpsertPolicy(p)
 		batch := e.Commit()
 		changes += len(batch.Changes)
