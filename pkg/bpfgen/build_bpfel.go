@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "3bb3cefc9f4c3d56cdcc9ea2edc6125e8c5d4b0937a0310f0da16b648e28a819"
+const build = "ebecb352bc9bcaf11b5e7ca07071e62bceb3d00e40b345965123a4099bc5e8af"

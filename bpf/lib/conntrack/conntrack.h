@@ -165,14 +165,6 @@ static __always_inline bool ct_has_reverse(__u32 flags)
 	return flags & SL_CT_HAS_REVERSE;
 }
 
-/* The entry under a tuple, of whatever kind and age, or NULL. */
-static __always_inline struct sl_ct_entry *ct_at(const struct sl_tuple *t)
-{
-	struct sl_ct_entry *ct = bpf_map_lookup_elem(&sl_ct, t);
-
-	return ct ? ct : bpf_map_lookup_elem(&sl_ct_unassured, t);
-}
-
 /* Is the entry under outside a reverse entry that leads to key? */
 static __always_inline bool ct_leads_to(const struct sl_tuple *outside, const struct sl_tuple *key)
 {

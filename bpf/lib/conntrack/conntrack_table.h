@@ -182,10 +182,12 @@ static __always_inline struct sl_ct_entry *ct_lookup_entry(const struct sl_tuple
 }
 
 /*
- * Is there an entry under key, even an expired one? Tells a connection that expired from one that
+ * The entry under key, of whatever kind, even an expired one, or NULL. Tells a connection that expired from one that
  * the LRU took.
  */
-static __always_inline bool ct_exists(const struct sl_tuple *key)
+static __always_inline struct sl_ct_entry *ct_at(const struct sl_tuple *key)
 {
-	return bpf_map_lookup_elem(&sl_ct, key) || bpf_map_lookup_elem(&sl_ct_unassured, key);
+	struct sl_ct_entry *ct = bpf_map_lookup_elem(&sl_ct, key);
+
+	return ct ? ct : bpf_map_lookup_elem(&sl_ct_unassured, key);
 }

@@ -74,9 +74,7 @@ __noinline int sl_hpin_is_ours(__u32 port)
 		s->entry.other.remote_port = bpf_htons((__u16)port);
 	else
 		s->entry.other.local_port = bpf_htons((__u16)port);
-	reverse = bpf_map_lookup_elem(&sl_ct, &s->entry.other);
-	if (!reverse)
-		reverse = bpf_map_lookup_elem(&sl_ct_unassured, &s->entry.other);
+	reverse = ct_at(&s->entry.other);
 	return reverse && (reverse->flags & SL_CT_REVERSE) && (reverse->flags & kind) &&
 	       reverse->owner == s->entry.owner && tuple_equal(&reverse->other, &s->key);
 }
@@ -137,7 +135,7 @@ static __always_inline struct sl_ct_entry *hairpin_entry(const struct sl_tuple *
 
 	*key = reverse->other;
 	entry = ct_lookup_entry(key, owner, now);
-	if (!entry && !ct_exists(key))
+	if (!entry && !ct_at(key))
 		entry = ct_restore(outside, reverse, now);
 	return entry && tuple_equal(&entry->other, outside) ? entry : NULL;
 }

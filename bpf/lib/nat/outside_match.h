@@ -58,7 +58,7 @@ static __always_inline bool find_snat_or_plain(const struct sl_pkt *p, struct sl
 			 * A connection that ended leaves its reverse entry behind. Restore only an
 			 * entry that the LRU took.
 			 */
-			if (pkt_is_syn(p) || ct_exists(m->key))
+			if (pkt_is_syn(p) || ct_at(m->key))
 				return false;
 			m->ct = ct_restore(&p->tuple, ct, now);
 		}

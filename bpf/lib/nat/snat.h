@@ -116,11 +116,9 @@ enum sl_outside {
 static __always_inline enum sl_outside outside_state(const struct sl_tuple *outside, const struct sl_tuple *key,
 						     __u64 now)
 {
-	struct sl_ct_entry *reverse = bpf_map_lookup_elem(&sl_ct, outside);
+	struct sl_ct_entry *reverse = ct_at(outside);
 	struct sl_ct_entry *entry;
 
-	if (!reverse)
-		reverse = bpf_map_lookup_elem(&sl_ct_unassured, outside);
 	if (!reverse)
 		return SL_OUTSIDE_FREE;
 	if (!(reverse->flags & SL_CT_REVERSE))
@@ -209,9 +207,7 @@ __noinline int sl_snat_is_ours(__u32 port)
 	if (!s)
 		return 0;
 	s->entry.other.local_port = bpf_htons((__u16)port);
-	reverse = bpf_map_lookup_elem(&sl_ct, &s->entry.other);
-	if (!reverse)
-		reverse = bpf_map_lookup_elem(&sl_ct_unassured, &s->entry.other);
+	reverse = ct_at(&s->entry.other);
 	return reverse && (reverse->flags & SL_CT_REVERSE) && (reverse->flags & SL_CT_SNAT) &&
 	       reverse->owner == s->entry.owner && tuple_equal(&reverse->other, &s->key);
 }
