@@ -83,12 +83,10 @@ func (n *numbers) retire(i int) { n.retired = append(n.retired, i) }
 // mark is how many numbers were retired so far.
 func (n *numbers) mark() int { return n.recycled + len(n.retired) }
 
-// recycle makes the numbers free that were retired before a mark, and returns them.
-func (n *numbers) recycle(mark int) []int {
+// recycle makes the numbers free that were retired before a mark.
+func (n *numbers) recycle(mark int) {
 	k := max(0, mark-n.recycled)
-	old := slices.Clone(n.retired[:k])
-	n.free = append(n.free, old...)
+	n.free = append(n.free, n.retired[:k]...)
 	n.retired = slices.Delete(n.retired, 0, k)
 	n.recycled += k
-	return old
 }

@@ -20,8 +20,8 @@ const (
 	firstPoint        = 2
 )
 
-// SetID is the number of a Set.
-type SetID uint16
+// SetID is what names a set: the first eight bytes of the SHA-256 of its meaning.
+type SetID uint64
 
 // OpenSet is what pods have that nothing restricts; it is never written. ClosedSet admits nothing: its pods have a policy that does
 // not fit, or a namespace that is unknown.
@@ -100,6 +100,11 @@ type (
 	}
 	// DeletePod removes a pod of this node.
 	DeletePod struct{ UID string }
+	// WriteNamespace says that no policy can select a pod of a namespace, so that one which is not in the table of pods yet starts
+	// without restrictions.
+	WriteNamespace struct{ Name string }
+	// DeleteNamespace takes that back.
+	DeleteNamespace struct{ Name string }
 )
 
 func (WritePeer) change()  {}
@@ -112,3 +117,6 @@ func (WriteSet) change()   {}
 func (DeleteSet) change()  {}
 func (WritePod) change()   {}
 func (DeletePod) change()  {}
+
+func (WriteNamespace) change()  {}
+func (DeleteNamespace) change() {}

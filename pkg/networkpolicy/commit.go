@@ -11,7 +11,7 @@ type Batch struct {
 }
 
 // retired is a mark in the numbers of each sort.
-type retired struct{ classes, points, sets int }
+type retired struct{ classes, points int }
 
 var errNamespace = errors.New("the namespace is unknown")
 
@@ -47,7 +47,7 @@ func (e *Engine) Commit() Batch {
 	renew(&e.dirtyKinds)
 	renew(&e.dirtyPods)
 	renew(&e.staleKinds)
-	b := Batch{Changes: e.changes, retired: retired{e.classes.ids.mark(), e.classes.pointNo.mark(), e.sets.ids.mark()}}
+	b := Batch{Changes: e.changes, retired: retired{e.classes.ids.mark(), e.classes.pointNo.mark()}}
 	e.changes = nil
 	return b
 }
@@ -58,15 +58,12 @@ func (e *Engine) Commit() Batch {
 func (e *Engine) Settled(b Batch) {
 	e.classes.ids.recycle(b.retired.classes)
 	e.classes.pointNo.recycle(b.retired.points)
-	for _, id := range e.sets.ids.recycle(b.retired.sets) {
-		delete(e.sets.taken, SetID(id))
-	}
 }
 
-// retry has the sets compiled again that had no number, because there may be one now.
+// retry has the sets compiled again that had no points, because there may be one now.
 func (e *Engine) retry() {
 	for _, l := range e.local {
-		if err := l.pod.kind.err; errors.Is(err, errPoints) || errors.Is(err, errSets) {
+		if err := l.pod.kind.err; errors.Is(err, errPoints) {
 			e.stale(l.pod.kind)
 		}
 	}

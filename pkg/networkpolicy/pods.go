@@ -17,6 +17,12 @@ func keyOf(uid string) podKey {
 	return podKey(sum[:8])
 }
 
+// PodKey is the number by which the datapath knows a pod: the first eight bytes of the SHA-256 of its UID, big-endian, never 0.
+func PodKey(uid string) uint64 {
+	k := keyOf(uid)
+	return max(1, binary.BigEndian.Uint64(k[:]))
+}
+
 func (k podKey) owner() Owner { return Owner(max(1, binary.BigEndian.Uint32(k[:]))) }
 
 func ownerOf(uid string) Owner { return keyOf(uid).owner() }

@@ -17,7 +17,6 @@ const MaxSegments = 128
 var (
 	errSegments = fmt.Errorf("policies cut the ports into more than %d segments", MaxSegments)
 	errPoints   = errors.New("the policies of this node ask more different questions than a class has bits")
-	errSets     = errors.New("the pods of this node have more different sets of policies than there are numbers")
 )
 
 // set is the policies of a direction, of all local pods for which they mean the same.
@@ -36,8 +35,6 @@ type setSegment struct {
 // setTable has the live sets, and the programs and atoms that they use.
 type setTable struct {
 	byKey    map[string]*set
-	taken    map[SetID]bool // by a live set or a retired one
-	ids      numbers        // only its retired ones; newID chooses
 	programs map[string]*program
 	atoms    atomTable
 	atomIDs  numbers
@@ -50,7 +47,7 @@ type setTable struct {
 
 func newSetTable(atoms atomTable, c *classes) *setTable {
 	return &setTable{
-		byKey: map[string]*set{}, taken: map[SetID]bool{OpenSet: true, ClosedSet: true}, programs: map[string]*program{},
+		byKey: map[string]*set{}, programs: map[string]*program{},
 		atoms: atoms, atomIDs: numbers{next: firstAtom, last: 1 << 30}, classes: c,
 	}
 }
@@ -86,14 +83,10 @@ func (t *setTable) acquire(drafts [2][]draft) (*set, error) {
 	if len(drafts[Ingress])+len(drafts[Egress]) > MaxSegments {
 		return nil, errSegments
 	}
-	id, ok := t.newID(key)
-	if !ok {
-		return nil, errSets
-	}
 	if !t.hasPoints(drafts) {
 		return nil, errPoints
 	}
-	s := &set{id: id, key: key, kinds: 1}
+	s := &set{id: idOf(key), key: key, kinds: 1}
 	for _, dir := range directions {
 		for _, d := range drafts[dir] {
 			p := t.acquireProgram(d.program)
@@ -103,22 +96,15 @@ func (t *setTable) acquire(drafts [2][]draft) (*set, error) {
 			}
 		}
 	}
-	t.byKey[key], t.taken[id] = s, true
+	t.byKey[key] = s
 	t.newSets = append(t.newSets, s)
 	return s, nil
 }
 
-// newID finds a free number by the set's meaning.
-func (t *setTable) newID(key string) (SetID, bool) {
-	const numbers = 1<<16 - firstSet
+// idOf is the number of the set with that meaning.
+func idOf(key string) SetID {
 	sum := sha256.Sum256([]byte(key))
-	first := binary.BigEndian.Uint64(sum[:]) % numbers
-	for i := range uint64(numbers) {
-		if id := SetID(firstSet + (first+i)%numbers); !t.taken[id] {
-			return id, true
-		}
-	}
-	return 0, false
+	return max(firstSet, SetID(binary.BigEndian.Uint64(sum[:])))
 }
 
 // hasPoints reports whether the programs of drafts can have a point each.
@@ -188,7 +174,6 @@ func (t *setTable) useAtom(a *atom) *atom {
 // remove forgets a set that nobody has, and returns the atoms that nobody asks any more. They keep their ids.
 func (t *setTable) remove(s *set) []*atom {
 	delete(t.byKey, s.key)
-	t.ids.retire(int(s.id))
 	var unused []*atom
 	for _, seg := range s.segments {
 		p := seg.program

@@ -22,26 +22,7 @@ func setsOfBlocks() (*setTable, func(i int) [2][]draft) {
 	}
 }
 
-// A number that is taken is not given again, and the next set gets another one.
-func TestSetIDsProbe(t *testing.T) {
-	sets, meaning := setsOfBlocks()
-	first, err := sets.acquire(meaning(1))
-	if err != nil || first.id < firstSet {
-		t.Fatalf("set %+v, %v", first, err)
-	}
-	wanted, _ := sets.newID(setKey(meaning(2)))
-	sets.taken[wanted] = true
-	second, err := sets.acquire(meaning(2))
-	if err != nil || second.id != wanted+1 && (wanted != 1<<16-1 || second.id != firstSet) {
-		t.Errorf("set %+v, %v; %d is taken", second, err, wanted)
-	}
-	again, err := sets.acquire(meaning(1))
-	if again != first || err != nil || first.kinds != 2 {
-		t.Errorf("the same meaning is another set: %+v, %v", again, err)
-	}
-}
-
-func TestSetsAndPointsRunOut(t *testing.T) {
+func TestPointsRunOut(t *testing.T) {
 	sets, meaning := setsOfBlocks()
 	sets.classes.pointNo.last = firstPoint + 1
 	for i := range 2 {
@@ -49,19 +30,12 @@ func TestSetsAndPointsRunOut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	before := fmt.Sprint(len(sets.byKey), len(sets.programs), len(sets.newAtoms), len(sets.taken))
+	before := fmt.Sprint(len(sets.byKey), len(sets.programs), len(sets.newAtoms))
 	if _, err := sets.acquire(meaning(3)); !errors.Is(err, errPoints) {
 		t.Errorf("error %v, want %v", err, errPoints)
 	}
-	if after := fmt.Sprint(len(sets.byKey), len(sets.programs), len(sets.newAtoms), len(sets.taken)); after != before {
+	if after := fmt.Sprint(len(sets.byKey), len(sets.programs), len(sets.newAtoms)); after != before {
 		t.Errorf("a set that does not fit leaves something behind: %s, before %s", after, before)
-	}
-	for id := range 1 << 16 {
-		sets.taken[SetID(id)] = true
-	}
-	sets.classes.pointNo.last = 100
-	if _, err := sets.acquire(meaning(3)); !errors.Is(err, errSets) {
-		t.Errorf("error %v, want %v", err, errSets)
 	}
 }
 
