@@ -15,6 +15,7 @@
 #include "lib/endpoint/endpoint_types.h"
 #include "lib/endpoint/podns_device_types.h"
 #include "lib/hostport/hostport_types.h"
+#include "lib/policy/network_policy_types.h"
 #include "lib/policy/policy_types.h"
 #include "lib/socklb/socklb_types.h"
 
@@ -31,6 +32,16 @@ struct sl_cidr *t_cidr __attribute__((unused));
 struct sl_policy *t_policy __attribute__((unused));
 struct sl_rule *t_rule __attribute__((unused));
 struct sl_dev_policy *t_dev_policy __attribute__((unused));
+struct sl_np_segment *t_np_segment __attribute__((unused));
+struct sl_np_addr *t_np_addr __attribute__((unused));
+struct sl_np_peer *t_np_peer __attribute__((unused));
+struct sl_np_cidr *t_np_cidr __attribute__((unused));
+struct sl_np_chunk *t_np_chunk __attribute__((unused));
+struct sl_np_bits *t_np_bits __attribute__((unused));
+struct sl_np_set *t_np_set __attribute__((unused));
+struct sl_np_policy *t_np_policy __attribute__((unused));
+struct sl_np_pod *t_np_pod __attribute__((unused));
+struct sl_np_device *t_np_device __attribute__((unused));
 enum sl_rule_flag *t_rule_flag __attribute__((unused));
 enum sl_policy_flag *t_policy_flag __attribute__((unused));
 struct sl_podns_device *t_podns_device __attribute__((unused));

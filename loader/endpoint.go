@@ -35,6 +35,8 @@ type Endpoint struct {
 	Addrs        []netip.Prefix // the pod's addresses with the length of its own subnet
 	Podns        *PodnsDevice   // the device inside the pod: for those without a host veth, and for features that work there
 	Policy       *policy.Policy // with FeatureAdmit: the peers of both directions; nil restricts nothing
+
+	NetworkPolicy NetworkPolicyPod // with FeatureAdmit: whose NetworkPolicies restrict the device too; zero: nobody's
 }
 
 // Feature is a service that an endpoint gets. Several plugins turn on one each.
@@ -120,7 +122,7 @@ func (e Endpoint) group() uint32 {
 
 // podns is what the features f ask of the podns device.
 func (e Endpoint) podns(f Feature) podnsRequest {
-	return podnsRequest{Ref: e.Ref, Device: *e.Podns, HostIfindex: e.HostIfindex, Group: e.group(), Policy: e.Policy, Flags: uint32(f)}
+	return podnsRequest{Ref: e.Ref, Device: *e.Podns, HostIfindex: e.HostIfindex, Group: e.group(), Policy: e.Policy, NetworkPolicy: e.NetworkPolicy, Flags: uint32(f)}
 }
 
 // gateways are the addresses of the device that a pod's packets are routed from.
@@ -272,7 +274,7 @@ func (d *Datapath) enableOnHost(ctx context.Context, a *attach.Attacher, eps pin
 	var id uint16
 	if f&FeatureAdmit != 0 {
 		var err error
-		if id, err = d.applyPolicy(uint32(ep.HostIfindex), ep.Ref, ep.group(), ep.Policy, back); err != nil {
+		if id, err = d.applyPolicy(uint32(ep.HostIfindex), ep.Ref, ep.group(), ep.Policy, ep.NetworkPolicy, back); err != nil {
 			return err
 		}
 	}
@@ -392,7 +394,7 @@ func (d *Datapath) clearEndpoints(a *attach.Attacher, eps pintree.EndpointMaps, 
 	for _, e := range entries {
 		v := e.v
 		v.Flags &^= uint32(f)
-		if v.Flags&endpoint.FlagAdmit == 0 && v.Policy != 0 {
+		if v.Flags&endpoint.FlagAdmit == 0 && e.v.Flags&endpoint.FlagAdmit != 0 {
 			errs = append(errs, d.releasePolicy(v.Ifindex, v.Owner))
 			v.Policy = 0
 		}

@@ -40,7 +40,7 @@ func (d *Datapath) CheckEndpoint(_ context.Context, ep Endpoint, f Feature) erro
 	errs = append(errs, err)
 	var id uint16
 	if f&FeatureAdmit != 0 {
-		id, err = d.checkPolicy(uint32(ep.HostIfindex), ep.Ref, ep.Policy)
+		id, err = d.checkPolicy(uint32(ep.HostIfindex), ep.Ref, ep.Policy, ep.NetworkPolicy)
 		errs = append(errs, err)
 	}
 	for _, p := range ep.Addrs {

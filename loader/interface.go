@@ -39,6 +39,9 @@ type Interface interface {
 	CheckRateLimit(ctx context.Context, s RateLimit) error
 	GC(ctx context.Context, keep func(owner uint64) bool) error
 
+	// For the node agent.
+	BeginNetworkPolicy(ctx context.Context) (NetworkPolicyTables, error)
+
 	// For the operator's tool.
 	Sync(ctx context.Context) error
 	Unload(ctx context.Context) error
@@ -53,6 +56,7 @@ type Interface interface {
 	Flows(ctx context.Context, f FlowFilter) iter.Seq2[Flow, error]
 	RateLimits(ctx context.Context) ([]RateLimitStatus, error)
 	Policies(ctx context.Context) ([]PolicyStatus, error)
+	NetworkPolicies(ctx context.Context) ([]NetworkPolicyStatus, error)
 	Events(ctx context.Context) iter.Seq2[DropEvent, error]
 	Drops(ctx context.Context) ([]Drop, error)
 	DropSums(ctx context.Context) (map[drops.Reason]drops.Sum, error)

@@ -39,7 +39,12 @@ type podnsRequest struct {
 	Group       uint32 // as in policies.Apply
 	Policy      *policy.Policy
 	Flags       uint32 // features
+
+	NetworkPolicy NetworkPolicyPod
 }
+
+// restricted reports whether what passes the device is, or may become, restricted.
+func (r podnsRequest) restricted() bool { return !r.Policy.Empty() || r.NetworkPolicy.UID != "" }
 
 // podnsHooks returns the programs that the features in flags put on the podns device. hostEnd: the device has a host end too, on which
 // most features do their work.
@@ -117,14 +122,14 @@ func (d *Datapath) enablePodns(ctx context.Context, a *attach.Attacher, r podnsR
 		return err
 	}
 	if r.HostIfindex == 0 && r.Flags&endpoint.FlagAdmit != 0 {
-		if _, err := d.applyPolicy(podns.Key(number), r.Ref, r.Group, r.Policy, back); err != nil {
+		if _, err := d.applyPolicy(podns.Key(number), r.Ref, r.Group, r.Policy, r.NetworkPolicy, back); err != nil {
 			return err
 		}
 	}
 	if err := a.PutPlacedFilters(conn, place.Ifindex, number, podnsHooks(r.Flags, r.HostIfindex != 0)); err != nil {
 		return err
 	}
-	if r.HostIfindex != 0 || r.Policy.Empty() {
+	if r.HostIfindex != 0 || !r.restricted() {
 		return nil
 	}
 	_, err = d.guardAtParent(a, ns, place.Ifindex, v.Owner, func(v *podns.ParentPod) { v.Device = number }, back)
@@ -391,11 +396,11 @@ func (d *Datapath) checkPodns(a *attach.Attacher, r podnsRequest) error {
 			return pintree.Differs("%s has %v, want %v", r.Device.IfName, endpoint.FlagNames(v.Flags), endpoint.FlagNames(r.Flags))
 		}
 		if r.Flags&endpoint.FlagAdmit != 0 && r.HostIfindex == 0 {
-			if _, err := d.checkPolicy(podns.Key(number), r.Ref, r.Policy); err != nil {
+			if _, err := d.checkPolicy(podns.Key(number), r.Ref, r.Policy, r.NetworkPolicy); err != nil {
 				return err
 			}
 		}
-		guarded := func(p podns.ParentPod) bool { return p.Device == number || r.Policy.Empty() }
+		guarded := func(p podns.ParentPod) bool { return p.Device == number || !r.restricted() }
 		return errors.Join(d.checkPodnsHooks(a, r.Device, number, podnsHooks(r.Flags, r.HostIfindex != 0)),
 			d.checkParent(a, v.Owner, guarded))
 	}

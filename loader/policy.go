@@ -13,6 +13,8 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/bpfsys"
+	networkpolicymap "github.com/sluice-cni/sluice/pkg/maps/networkpolicy"
 	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
 	"github.com/sluice-cni/sluice/pkg/policy"
 	"github.com/sluice-cni/sluice/pkg/rollback"
@@ -20,31 +22,40 @@ import (
 
 // policyMaps are the views of the firewall's maps.
 type policyMaps struct {
-	rules   policymap.Map
-	devices policymap.Devices
+	policies policymap.Map
+	devices  policymap.Devices
+	noted    networkpolicymap.Devices
 }
 
-func (d *Datapath) policyMaps() (policyMaps, error) {
-	rm, err := d.tree.Pinned(pintree.MapPolicies)
-	if err != nil {
-		return policyMaps{}, err
+func (d *Datapath) policyMaps() (v policyMaps, err error) {
+	maps := map[string]*bpfsys.Map{pintree.MapPolicies: nil, pintree.MapNPPolicies: nil, pintree.MapDevicePolicy: nil, pintree.MapNPDevices: nil}
+	for name := range maps {
+		if maps[name], err = d.tree.Pinned(name); err != nil {
+			return v, err
+		}
 	}
-	dm, err := d.tree.Pinned(pintree.MapDevicePolicy)
-	return policyMaps{policymap.New(rm), policymap.NewDevices(dm)}, err
+	v.policies = policymap.New(maps[pintree.MapPolicies], maps[pintree.MapNPPolicies])
+	v.devices = policymap.NewDevices(maps[pintree.MapDevicePolicy])
+	v.noted = networkpolicymap.NewDevices(maps[pintree.MapNPDevices])
+	return v, nil
 }
 
-// id returns the id of p's rules in the map, where it puts them unless they are there; 0 for a policy that restricts nothing. An id
-// follows from the rules: a flow that remembers one of a policy that has gone meets the same rules under it, or hardly ever others.
+// rulesOf returns the rules of p as programs read them, nil if they restrict nothing.
+func rulesOf(p *policy.Policy) (*policymap.Value, error) {
+	if p.Empty() {
+		return nil, nil
+	}
+	return policymap.FromPolicy(p)
+}
+
+// id returns the id of want in the maps, where it puts it unless it is there; 0 for a policy that restricts nothing. An id
+// follows from what the policy says: a flow that remembers one of a policy that has gone meets the same under it, or hardly ever another.
 //
 // A policy stays in the map when the last device leaves it: to know that would take a walk over all devices. It goes with GC, or when
 // the map has no room, so that a verb pays for a walk once in as many new policies as fit.
-func (v policyMaps) id(p *policy.Policy, back *rollback.Stack) (uint16, error) {
-	if p.Empty() {
+func (v policyMaps) id(want policymap.Policy, back *rollback.Stack) (uint16, error) {
+	if want.Empty() {
 		return 0, nil
-	}
-	want, err := policymap.FromPolicy(p)
-	if err != nil {
-		return 0, err
 	}
 	id, err := v.put(want, back)
 	if errors.Is(err, unix.E2BIG) {
@@ -60,27 +71,38 @@ func (v policyMaps) id(p *policy.Policy, back *rollback.Stack) (uint16, error) {
 }
 
 // put returns the id of want, which is in the map then.
-func (v policyMaps) put(want *policymap.Value, back *rollback.Stack) (uint16, error) {
-	id, there, err := v.rules.Place(want)
+func (v policyMaps) put(want policymap.Policy, back *rollback.Stack) (uint16, error) {
+	id, there, err := v.policies.Place(want)
 	if there || err != nil {
 		return id, err
 	}
-	back.Push("policy", func(context.Context) error { return v.rules.Delete(id) })
-	return id, v.rules.Put(id, want)
+	back.Push("policy", func(context.Context) error { return v.policies.Delete(id) })
+	return id, v.policies.Put(id, want)
 }
 
-// applyPolicy puts the device under key under the policy p of ref, and returns the policy's id. group is the device that its packets are
-// routed from; 0 inside a pod.
-func (d *Datapath) applyPolicy(key uint32, ref attachments.ID, group uint32, p *policy.Policy, back *rollback.Stack) (uint16, error) {
+// applyPolicy puts the device under key under the rules p and the NetworkPolicies of pod, and returns the id of both. group is the device
+// that its packets are routed from; 0 inside a pod.
+func (d *Datapath) applyPolicy(key uint32, ref attachments.ID, group uint32, p *policy.Policy, pod NetworkPolicyPod, back *rollback.Stack) (uint16, error) {
 	v, err := d.policyMaps()
 	if err != nil {
 		return 0, err
 	}
-	id, err := v.id(p, back)
+	var want policymap.Policy
+	want.Rules, err = rulesOf(p)
+	if err == nil {
+		want.Network, err = d.networkPolicyOf(pod)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("policy of %s: %w", ref, err)
 	}
-	return id, v.police(key, ref.Owner(), group, id, p, back)
+	if err := v.noteDevice(key, ref.Owner(), group, pod, want.Network, back); err != nil {
+		return 0, err
+	}
+	id, err := v.id(want, back)
+	if err != nil {
+		return 0, fmt.Errorf("policy of %s: %w", ref, err)
+	}
+	return id, v.police(key, ref.Owner(), group, id, want, back)
 }
 
 // releasePolicy takes the device under key of owner from its policy.
@@ -98,11 +120,11 @@ func (d *Datapath) dropPolicy(key uint32) error {
 	if err != nil {
 		return err
 	}
-	return v.devices.Delete(key)
+	return errors.Join(v.devices.Delete(key), v.noted.Delete(key))
 }
 
-// police puts the device under key of owner under the policy id, or under none for 0.
-func (v policyMaps) police(key uint32, owner uint64, group uint32, id uint16, p *policy.Policy, back *rollback.Stack) error {
+// police puts the device under key of owner under the policy p with that id, or under none for 0.
+func (v policyMaps) police(key uint32, owner uint64, group uint32, id uint16, p policymap.Policy, back *rollback.Stack) error {
 	old, had, err := v.devices.Get(key)
 	if err != nil {
 		return fmt.Errorf("sl_dev_policy: %w", err)
@@ -119,7 +141,7 @@ func (v policyMaps) police(key uint32, owner uint64, group uint32, id uint16, p 
 	if id == 0 {
 		return v.devices.Delete(key)
 	}
-	if err := v.devices.Put(key, policymap.NewPoliced(owner, group, id, p.Mode)); err != nil {
+	if err := v.devices.Put(key, policymap.NewPoliced(owner, group, id, p)); err != nil {
 		return pintree.WrapFull("sl_dev_policy", err)
 	}
 	return nil
@@ -127,6 +149,13 @@ func (v policyMaps) police(key uint32, owner uint64, group uint32, id uint16, p 
 
 // release takes the device under key from its policy, if it is owner's.
 func (v policyMaps) release(key uint32, owner uint64) error {
+	noted, had, err := v.noted.Get(key)
+	if had && noted.Owner == owner {
+		err = v.noted.Delete(key)
+	}
+	if err != nil {
+		return err
+	}
 	old, had, err := v.devices.Get(key)
 	if err != nil || !had || old.Owner != owner {
 		return err
@@ -140,7 +169,7 @@ func (v policyMaps) forget() error {
 	if err != nil {
 		return fmt.Errorf("sl_dev_policy: %w", err)
 	}
-	ids, err := v.rules.IDs()
+	ids, err := v.policies.IDs()
 	if err != nil {
 		return fmt.Errorf("sl_policies: %w", err)
 	}
@@ -151,7 +180,7 @@ func (v policyMaps) forget() error {
 	var errs []error
 	for _, id := range ids {
 		if !inUse[id] {
-			errs = append(errs, v.rules.Delete(id))
+			errs = append(errs, v.policies.Delete(id))
 		}
 	}
 	return errors.Join(errs...)
@@ -175,17 +204,27 @@ func (d *Datapath) collectPolicies() error {
 	if err != nil {
 		return fmt.Errorf("sl_dev_policy: %w", err)
 	}
+	noted, err := v.noted.All()
+	if err != nil {
+		return fmt.Errorf("sl_np_devices: %w", err)
+	}
 	var errs []error
 	for key := range all {
 		if !slices.Contains(counted, key) {
 			errs = append(errs, v.devices.Delete(key))
 		}
 	}
+	for key := range noted {
+		if !slices.Contains(counted, key) {
+			errs = append(errs, v.noted.Delete(key))
+		}
+	}
 	return errors.Join(append(errs, v.forget())...)
 }
 
-// checkPolicy compares the policy of the device under key with the policy p of ref, and returns its id.
-func (d *Datapath) checkPolicy(key uint32, ref attachments.ID, p *policy.Policy) (uint16, error) {
+// checkPolicy compares the policy of the device under key with the rules p of ref and its pod, and returns the policy's id. Which
+// NetworkPolicies there are is the agent's business.
+func (d *Datapath) checkPolicy(key uint32, ref attachments.ID, p *policy.Policy, pod NetworkPolicyPod) (uint16, error) {
 	v, err := d.policyMaps()
 	if err != nil {
 		return 0, err
@@ -194,23 +233,26 @@ func (d *Datapath) checkPolicy(key uint32, ref attachments.ID, p *policy.Policy)
 	if err != nil {
 		return 0, fmt.Errorf("sl_dev_policy: %w", err)
 	}
-	if p.Empty() {
-		if had {
-			return 0, pintree.Differs("%s is under a policy, want none", ref)
-		}
-		return 0, nil
+	if err := v.checkDevice(key, ref, pod); err != nil {
+		return 0, err
 	}
-	want, err := policymap.FromPolicy(p)
+	want, err := rulesOf(p)
 	if err != nil {
 		return 0, err
 	}
-	have, ok, err := v.rules.Get(got.Policy)
+	if !had && want != nil {
+		return 0, pintree.Differs("%s is under no policy", ref)
+	}
+	if !had {
+		return 0, nil
+	}
+	have, err := v.policies.Get(got.Policy)
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("sl_policies: %w", err)
-	case !had:
-		return 0, pintree.Differs("%s is under no policy", ref)
-	case !ok || !have.Same(want) || got.Mode() != p.Mode:
+	case want == nil && have.Rules != nil, want == nil && pod.UID == "":
+		return 0, pintree.Differs("%s is under a policy, want none", ref)
+	case want != nil && (have.Rules == nil || !have.Rules.Same(want) || got.Mode() != p.Mode):
 		return 0, pintree.Differs("%s is under another policy than the configuration's", ref)
 	}
 	return got.Policy, nil
@@ -245,22 +287,22 @@ func (d *Datapath) Policies(_ context.Context) ([]PolicyStatus, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sl_dev_policy: %w", err)
 	}
-	ids, err := v.rules.IDs()
+	ids, err := v.policies.IDs()
 	if err != nil {
 		return nil, fmt.Errorf("sl_policies: %w", err)
 	}
 	slices.Sort(ids)
 	out := make([]PolicyStatus, 0, len(ids))
 	for _, id := range ids {
-		value, ok, err := v.rules.Get(id)
+		value, err := v.policies.Get(id)
 		if err != nil {
 			return nil, fmt.Errorf("sl_policies: %w", err)
 		}
-		if !ok {
+		if value.Rules == nil {
 			continue
 		}
 		s := PolicyStatus{ID: id, Mode: value.Mode()}
-		s.Ingress, s.Egress = ruleStatus(value.Ingress()), ruleStatus(value.Egress())
+		s.Ingress, s.Egress = ruleStatus(value.Rules.Ingress()), ruleStatus(value.Rules.Egress())
 		for _, p := range all {
 			if p.Policy == id {
 				s.Owners = append(s.Owners, p.Owner)

@@ -147,11 +147,11 @@ func TestPrivilegedPoliciesAimedAtOne(t *testing.T) {
 	aimed := mustPolicy(t, "isolated", `{"ingress":[{"action":"allow","protocol":"tcp","ports":["80"]}],"ingressDefault":"deny"}`)
 	value, err := policymap.FromPolicy(aimed)
 	e.ok(err)
-	raw, err := d.tree.Pinned(pintree.MapPolicies)
+	v, err := d.policyMaps()
 	e.ok(err)
-	m := policymap.New(raw)
+	m := v.policies
 	for i := range 40 {
-		want, there, err := m.Place(value)
+		want, there, err := m.Place(policymap.Policy{Rules: value})
 		e.ok(err)
 		if there {
 			t.Fatal("no pod has the policy, and it is there")
@@ -159,7 +159,7 @@ func TestPrivilegedPoliciesAimedAtOne(t *testing.T) {
 		// Stands for rules that were tried until this was their id.
 		v, err := policymap.FromPolicy(mustPolicy(t, "open", fmt.Sprintf(`{"egress":[{"action":"deny","protocol":"udp","ports":["%d"]}]}`, 1+i)))
 		e.ok(err)
-		e.ok(m.Put(want, v))
+		e.ok(m.Put(want, policymap.Policy{Rules: v}))
 	}
 	a, b := e.pod("pod1", "10.1.0.2/16"), e.pod("pod2", "10.1.0.3/16")
 	a.Policy, b.Policy = aimed, aimed
@@ -170,9 +170,9 @@ func TestPrivilegedPoliciesAimedAtOne(t *testing.T) {
 	if x, y := e.policyOf(d, a), e.policyOf(d, b); x == 0 || x != y {
 		t.Errorf("one policy is under %d and %d", x, y)
 	}
-	have, there, err := m.Get(e.policyOf(d, a))
+	have, err := m.Get(e.policyOf(d, a))
 	e.ok(err)
-	if !there || !have.Same(value) {
+	if !have.Same(policymap.Policy{Rules: value}) {
 		t.Errorf("another policy is under the pod's id: %+v", have)
 	}
 }

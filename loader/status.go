@@ -254,8 +254,7 @@ func firewallEntries(name string, m *bpfsys.Map) (int, error) {
 		all, err := denymap.New(m).All()
 		return len(all), err
 	case pintree.MapPolicies:
-		ids, err := policymap.New(m).IDs()
-		return len(ids), err
+		return bpfsys.CountKeys(m)
 	}
 	all, err := policymap.NewDevices(m).All()
 	return len(all), err

@@ -165,8 +165,8 @@ func TestPrivilegedFalseNeighbourPodNS(t *testing.T) {
 	fx := newFixture(t, nil)
 	const number = 5
 	fx.each(t, "inside", func(w *walk) {
-		w.putPolicy(7, policy.ModeOpen, `{"ingressDefault":"deny"}`)
-		w.put("sl_dev_policy", podns.Key(number), policymap.NewPoliced(podA.owner, 0, 7, policy.ModeOpen))
+		pol := w.putPolicy(7, policy.ModeOpen, `{"ingressDefault":"deny"}`)
+		w.put("sl_dev_policy", podns.Key(number), policymap.NewPoliced(podA.owner, 0, 7, pol))
 		w.put("sl_ns_devices", uint32(number), &bpfgen.TypesSlPodnsDevice{Owner: podA.owner})
 		defer w.remove("sl_ns_devices", uint32(number))
 		w.number = number

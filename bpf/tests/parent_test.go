@@ -56,8 +56,8 @@ func TestPrivilegedParent(t *testing.T) {
 			fx := newFixture(t, vars)
 			eachProtocol(t, fx, func(w *walk, family, proto int) {
 				const number, loopback = 300, 1
-				w.putPolicy(7, policy.ModeOpen, onlyTo("egress", proto, client(family), serverTCP))
-				w.put("sl_dev_policy", podns.Key(number), policymap.NewPoliced(podA.owner, 0, 7, policy.ModeOpen))
+				pol := w.putPolicy(7, policy.ModeOpen, onlyTo("egress", proto, client(family), serverTCP))
+				w.put("sl_dev_policy", podns.Key(number), policymap.NewPoliced(podA.owner, 0, 7, pol))
 				j := w.plain(family, proto, podA, keptPort)
 				whole := podns.ParentKey{Ifindex: loopback}
 				if tt.netns {

@@ -281,10 +281,10 @@ func TestPrivilegedPolicyPodNSWithoutSource(t *testing.T) {
 	const number = 5
 	for _, family := range families {
 		fx.each(t, fmt.Sprint(family), func(w *walk) {
-			w.putPolicy(7, policy.ModeOpen, `{"egressDefault":"deny","ingressDefault":"deny"}`)
+			pol := w.putPolicy(7, policy.ModeOpen, `{"egressDefault":"deny","ingressDefault":"deny"}`)
 			w.put("sl_ep_stats", podns.Key(number), make([]bpfgen.TypesSlEndpointStats, ebpf.MustPossibleCPU()))
 			defer w.remove("sl_ep_stats", podns.Key(number))
-			w.put("sl_dev_policy", podns.Key(number), policymap.NewPoliced(podA.owner, 0, 7, policy.ModeOpen))
+			w.put("sl_dev_policy", podns.Key(number), policymap.NewPoliced(podA.owner, 0, 7, pol))
 			w.put("sl_ns_devices", uint32(number), &bpfgen.TypesSlPodnsDevice{Owner: podA.owner})
 			defer w.remove("sl_ns_devices", uint32(number))
 			w.number = number

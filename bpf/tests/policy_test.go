@@ -26,13 +26,16 @@ const (
 // police puts a pod under the policy id. text is the value of the key "rules".
 func (w *walk) police(p *pod, id uint16, mode policy.Mode, text string) {
 	w.tb.Helper()
-	w.putPolicy(id, mode, text)
 	group := uint32(w.index(p.route))
-	w.put("sl_dev_policy", uint32(w.index(p.name)), policymap.NewPoliced(p.owner, group, id, mode))
+	w.put("sl_dev_policy", uint32(w.index(p.name)), policymap.NewPoliced(p.owner, group, id, w.putPolicy(id, mode, text)))
 	w.underPolicy(p, id)
 }
 
-func (w *walk) putPolicy(id uint16, mode policy.Mode, text string) {
+func (w *walk) policies() policymap.Map {
+	return policymap.New(w.views["sl_policies"], w.views["sl_np_policies"])
+}
+
+func (w *walk) putPolicy(id uint16, mode policy.Mode, text string) policymap.Policy {
 	w.tb.Helper()
 	pol, err := policy.Parse(string(mode), json.RawMessage(text))
 	if err != nil {
@@ -42,9 +45,11 @@ func (w *walk) putPolicy(id uint16, mode policy.Mode, text string) {
 	if err != nil {
 		w.tb.Fatal(err)
 	}
-	if err := policymap.New(w.views["sl_policies"]).Put(id, v); err != nil {
+	p := policymap.Policy{Rules: v}
+	if err := w.policies().Put(id, p); err != nil {
 		w.tb.Fatal(err)
 	}
+	return p
 }
 
 // underPolicy writes the id into the endpoint's entries.
@@ -58,10 +63,11 @@ type hits struct{ in, out []uint64 }
 
 func (w *walk) hits(id uint16) (h hits) {
 	w.tb.Helper()
-	v, ok, err := policymap.New(w.views["sl_policies"]).Get(id)
-	if err != nil || !ok {
-		w.tb.Fatalf("policy %d: %t %v", id, ok, err)
+	p, err := w.policies().Get(id)
+	if err != nil || p.Rules == nil {
+		w.tb.Fatalf("policy %d: %v", id, err)
 	}
+	v := p.Rules
 	for _, l := range v.Ingress() {
 		h.in = append(h.in, l.Hits)
 	}
@@ -345,8 +351,8 @@ func TestPrivilegedPolicyInside(t *testing.T) {
 	eachProtocol(t, fx, func(w *walk, family, proto int) {
 		const number = 300
 		key := podns.Key(number)
-		w.putPolicy(7, policy.ModeOpen, onlyTo("egress", proto, client(family), serverTCP))
-		w.put("sl_dev_policy", key, policymap.NewPoliced(podA.owner, 0, 7, policy.ModeOpen))
+		pol := w.putPolicy(7, policy.ModeOpen, onlyTo("egress", proto, client(family), serverTCP))
+		w.put("sl_dev_policy", key, policymap.NewPoliced(podA.owner, 0, 7, pol))
 		w.put("sl_ns_devices", uint32(number), &bpfgen.TypesSlPodnsDevice{Owner: podA.owner})
 		defer w.remove("sl_ns_devices", uint32(number))
 		w.number = number
@@ -384,7 +390,7 @@ func TestPrivilegedPolicyInside(t *testing.T) {
 		w.number = number + 1 // another pod with the same address knows nothing of it
 		w.put("sl_ns_devices", uint32(number+1), &bpfgen.TypesSlPodnsDevice{Owner: podB.owner})
 		defer w.remove("sl_ns_devices", uint32(number+1))
-		w.put("sl_dev_policy", podns.Key(number+1), policymap.NewPoliced(podB.owner, 0, 7, policy.ModeOpen))
+		w.put("sl_dev_policy", podns.Key(number+1), policymap.NewPoliced(podB.owner, 0, 7, pol))
 		refuse(ownIngress, j.inside.rx("SA"), reasonIngress)
 		w.number = 0 // no number: no device
 		pass(ownIngress, w.toPod(family, proto).inside.rx("S"))

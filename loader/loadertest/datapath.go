@@ -61,6 +61,7 @@ type Datapath struct {
 	Connections []loader.Flow
 	Limits      []loader.RateLimitStatus
 	Rules       []loader.PolicyStatus
+	Networked   []loader.NetworkPolicyStatus
 	Dropped     []loader.DropEvent
 	DropCounts  []loader.Drop
 	Sums        map[drops.Reason]drops.Sum
@@ -331,6 +332,16 @@ func (d *Datapath) CheckRateLimit(context.Context, loader.RateLimit) error {
 // RateLimits returns Limits.
 func (d *Datapath) RateLimits(context.Context) ([]loader.RateLimitStatus, error) {
 	return d.Limits, nil
+}
+
+// NetworkPolicies returns Networked.
+func (d *Datapath) NetworkPolicies(context.Context) ([]loader.NetworkPolicyStatus, error) {
+	return d.Networked, d.Fail["NetworkPolicies"]
+}
+
+// BeginNetworkPolicy has no tables.
+func (d *Datapath) BeginNetworkPolicy(context.Context) (loader.NetworkPolicyTables, error) {
+	return nil, loader.ErrNotLoaded
 }
 
 // Policies returns Rules.

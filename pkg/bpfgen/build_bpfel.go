@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "ebecb352bc9bcaf11b5e7ca07071e62bceb3d00e40b345965123a4099bc5e8af"
+const build = "74918d14f7e86c93250ede8bcabfb26a94d0177cdbdfb50bd840e60ac9b4995b"

@@ -159,7 +159,10 @@ const (
 	TypesSlDropReasonSL_DROP_CSUM_PLACE     TypesSlDropReason = 24
 	TypesSlDropReasonSL_DROP_FALSE_ND       TypesSlDropReason = 25
 	TypesSlDropReasonSL_DROP_TUNNEL         TypesSlDropReason = 26
-	TypesSlDropReasonSL_DROP_MAX            TypesSlDropReason = 27
+	TypesSlDropReasonSL_DROP_NP_INGRESS     TypesSlDropReason = 27
+	TypesSlDropReasonSL_DROP_NP_EGRESS      TypesSlDropReason = 28
+	TypesSlDropReasonSL_DROP_NP_PENDING     TypesSlDropReason = 29
+	TypesSlDropReasonSL_DROP_MAX            TypesSlDropReason = 30
 )
 
 type TypesSlEdtCidr struct {
@@ -322,6 +325,78 @@ type TypesSlHostportKey struct {
 	Pad   uint8
 }
 
+type TypesSlNpAddr struct {
+	_          structs.HostLayout
+	Ip         [16]uint8
+	Generation uint32
+}
+
+type TypesSlNpBits struct {
+	_     structs.HostLayout
+	Words [8]uint64
+}
+
+type TypesSlNpChunk struct {
+	_          structs.HostLayout
+	Class      uint32
+	Generation uint32
+	Chunk      uint32
+}
+
+type TypesSlNpCidr struct {
+	_          structs.HostLayout
+	PrefixLen  uint32
+	Generation uint32
+	Ip         [16]uint8
+}
+
+type TypesSlNpDevice struct {
+	_     structs.HostLayout
+	Pod   uint64
+	Owner uint64
+	Since uint64
+	Group uint32
+	Pad   uint32
+}
+
+type TypesSlNpPeer struct {
+	_     structs.HostLayout
+	Class uint32
+	Owner uint32
+}
+
+type TypesSlNpPod struct {
+	_          structs.HostLayout
+	Set        uint64
+	Generation uint32
+	Pad        uint32
+}
+
+type TypesSlNpPolicy struct {
+	_            structs.HostLayout
+	Set          uint64
+	Generation   uint32
+	IngressCount uint16
+	EgressCount  uint16
+	Segments     [128]TypesSlNpSegment
+}
+
+type TypesSlNpSegment struct {
+	_         structs.HostLayout
+	PortMin   uint16
+	PortMax   uint16
+	Point     uint16
+	Proto     uint8
+	ProtoMask uint8
+}
+
+type TypesSlNpSet struct {
+	_          structs.HostLayout
+	Set        uint64
+	Generation uint32
+	Pad        uint32
+}
+
 type TypesSlParentFlag uint32
 
 const (
@@ -387,6 +462,8 @@ const (
 	TypesSlPolicyFlagSL_POLICY_DENY_EGRESS  TypesSlPolicyFlag = 2
 	TypesSlPolicyFlagSL_POLICY_SAME_BRIDGE  TypesSlPolicyFlag = 4
 	TypesSlPolicyFlagSL_POLICY_ISOLATED     TypesSlPolicyFlag = 8
+	TypesSlPolicyFlagSL_POLICY_NO_RULES     TypesSlPolicyFlag = 16
+	TypesSlPolicyFlagSL_POLICY_NETWORK      TypesSlPolicyFlag = 32
 )
 
 type TypesSlProgram uint32

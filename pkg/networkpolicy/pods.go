@@ -23,6 +23,12 @@ func PodKey(uid string) uint64 {
 	return max(1, binary.BigEndian.Uint64(k[:]))
 }
 
+// NamespaceKey is the number by which the datapath knows a namespace: the first eight bytes of the SHA-256 of its name, big-endian.
+func NamespaceKey(name string) uint64 {
+	sum := sha256.Sum256([]byte(name))
+	return binary.BigEndian.Uint64(sum[:])
+}
+
 func (k podKey) owner() Owner { return Owner(max(1, binary.BigEndian.Uint32(k[:]))) }
 
 func ownerOf(uid string) Owner { return keyOf(uid).owner() }

@@ -38,6 +38,9 @@ enum sl_drop_reason {
 	SL_DROP_CSUM_PLACE,	/* a pod has a checksum made where the packet has something else */
 	SL_DROP_FALSE_ND,	/* a pod's router advertisement, redirect, or claim of an address of others */
 	SL_DROP_TUNNEL,		/* a pod sends to the port of a VXLAN device between nodes */
+	SL_DROP_NP_INGRESS,	/* NetworkPolicy, for connections toward the pod */
+	SL_DROP_NP_EGRESS,	/* ... for connections the pod opens */
+	SL_DROP_NP_PENDING,	/* the NetworkPolicies of the pod are not known yet */
 	SL_DROP_MAX,
 };
 

@@ -5,69 +5,13 @@
 #include "../endpoint/endpoint_stats.h"
 #include "../fastpath/cb_mark.h"
 #include "../packet/parse.h"
-#include "policy_types.h"
+#include "network_policy.h"
+#include "policy_map.h"
 
 /*
  * Evaluates a policy: ingressPolicy between pods first, then the rules in their order, then the
- * default. policy.h decides when a packet has to be evaluated at all.
+ * default, and NetworkPolicy last. policy.h decides when a packet has to be evaluated at all.
  */
-
-/*
- * Policies by id. Pods with the same rules share one. Written by the loader only, except for the
- * counters (atomic adds from all CPUs).
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u32);
-	__type(value, struct sl_policy);
-	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_policies SEC(".maps");
-
-/*
- * Devices under a policy, by ifindex of the host veth, or by SL_PODNS_KEY with a number. Written by
- * the loader only; one update replaces the value.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 8192);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u32);
-	__type(value, struct sl_dev_policy);
-	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_dev_policy SEC(".maps");
-
-/* What sl_policy_verdict() is asked about. */
-struct sl_policy_query {
-	__u64 remote[2]; /* the end that is not the pod, as in a tuple */
-	__u32 port;	 /* of the end that is asked, host byte order, or SL_POLICY_NO_PORT */
-	__u8 proto;
-	__u8 family; /* SL_RULE_V4 or SL_RULE_V6 */
-	__u8 pad[2];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct sl_policy_query);
-} sl_policy_query SEC(".maps");
-
-static __always_inline struct sl_policy_query *policy_query(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&sl_policy_query, &zero);
-}
-
-static __always_inline struct sl_dev_policy *policy_device_of(__u32 dev)
-{
-	return bpf_map_lookup_elem(&sl_dev_policy, &dev);
-}
-
-/* A port outside of every rule about ports. */
-#define SL_POLICY_NO_PORT 0x10000
 
 /*
  * Without a branch, and with a fresh read of the tuple for each rule. What the verifier learns from
@@ -248,6 +192,32 @@ static __always_inline bool from_node(const struct __sk_buff *skb, const struct 
 	return (to_pod && !(query & SL_POLICY_Q_FRAGMENT6)) || is_node_addr((const __u8 *)q->remote);
 }
 
+/* What the rules of a device's policy say, if it has some. query: SL_POLICY_Q_* */
+static __always_inline int policy_rules_say(const struct sl_dev_policy *s, __u32 query)
+{
+	__u32 id = s->policy;
+	struct sl_policy *pol;
+
+	if (s->flags & SL_POLICY_NO_RULES)
+		return SL_DROP_NONE;
+	pol = bpf_map_lookup_elem(&sl_policies, &id);
+	/* The loader has replaced the entry that named the id. */
+	if (!pol)
+		return SL_DROP_POLICY_RACE;
+	/* It would pass the rules about ports, and be reassembled behind them (RFC 1858, RFC 7112). */
+	if ((query & SL_POLICY_Q_NO_PORTS) && (query & SL_POLICY_Q_EGRESS ? pol->egress_count : pol->ingress_count))
+		return SL_DROP_UNPARSABLE;
+	return policy_rules_verdict(pol, id, query & SL_POLICY_Q_EGRESS);
+}
+
+/* Has the pod that the policy is for the other address too? No NetworkPolicy keeps a pod from itself. */
+static __always_inline bool is_same_pod(const struct sl_dev_policy *s, const struct sl_policy_query *q)
+{
+	struct sl_endpoint *peer = endpoint_lookup((const __u8 *)q->remote);
+
+	return peer && peer->owner == s->owner;
+}
+
 /*
  * Does the policy admit the connection? Connections from processes of the node are always admitted
  * (kubelet's probes). dev: key of the pod's device in sl_dev_policy. Returns an enum
@@ -259,8 +229,7 @@ __noinline int sl_policy_verdict(struct __sk_buff *skb, __u32 dev, __u32 query)
 {
 	struct sl_dev_policy *s = policy_device_of(dev);
 	struct sl_policy_query *q = policy_query();
-	struct sl_policy *pol;
-	__u32 id;
+	int reason;
 
 	if (!skb || !q)
 		return SL_DROP_POLICY_RACE;
@@ -272,15 +241,11 @@ __noinline int sl_policy_verdict(struct __sk_buff *skb, __u32 dev, __u32 query)
 		return SL_DROP_ISOLATED;
 	if (query & SL_POLICY_Q_PODS_ONLY)
 		return SL_DROP_NONE;
-	id = s->policy;
-	pol = bpf_map_lookup_elem(&sl_policies, &id);
-	/* The loader has replaced the entry that named the id. */
-	if (!pol)
-		return SL_DROP_POLICY_RACE;
-	/* It would pass the rules about ports, and be reassembled behind them (RFC 1858, RFC 7112). */
-	if ((query & SL_POLICY_Q_NO_PORTS) && (query & SL_POLICY_Q_EGRESS ? pol->egress_count : pol->ingress_count))
-		return SL_DROP_UNPARSABLE;
-	return policy_rules_verdict(pol, id, query & SL_POLICY_Q_EGRESS);
+	reason = policy_rules_say(s, query);
+	if (reason || !(s->flags & SL_POLICY_NETWORK))
+		return reason;
+	reason = sl_np_verdict(s->policy, query & SL_POLICY_Q_EGRESS, query & SL_POLICY_Q_NO_PORTS);
+	return reason && is_same_pod(s, q) ? SL_DROP_NONE : reason;
 }
 
 static __always_inline bool has_ports(__u8 proto)

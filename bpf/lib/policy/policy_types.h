@@ -35,6 +35,8 @@ enum sl_policy_flag {
 	SL_POLICY_DENY_EGRESS = 1 << 1,
 	SL_POLICY_SAME_BRIDGE = 1 << 2, /* ingressPolicy same-bridge */
 	SL_POLICY_ISOLATED = 1 << 3,	/* ingressPolicy isolated */
+	SL_POLICY_NO_RULES = 1 << 4,	/* of a device: there is nothing in sl_policies */
+	SL_POLICY_NETWORK = 1 << 5,	/* of a device: there is something in sl_np_policies */
 };
 
 /*
@@ -56,6 +58,6 @@ struct sl_dev_policy {
 	__u64 owner;  /* as sl_endpoint.owner */
 	__u32 group;  /* ifindex of the bridge, or of the host veth of a device without one; 0 = inside the pod */
 	__u16 policy; /* id, never 0 */
-	__u16 flags;  /* enum sl_policy_flag, those of ingressPolicy */
+	__u16 flags;  /* enum sl_policy_flag, those of ingressPolicy and those of a device */
 };
 _Static_assert(sizeof(struct sl_dev_policy) == 16, "sl_dev_policy is a map value: no hidden padding");

@@ -9,8 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WrapFull says that a map has no room, where that is what the kernel means.
+// WrapFull says that a map has no room, where that is what the kernel means. A nil error stays nil.
 func WrapFull(name string, err error) error {
+	if err == nil {
+		return nil
+	}
 	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
 		return fmt.Errorf("%s: %w: %s", name, ErrFull, moreRoom(name))
 	}

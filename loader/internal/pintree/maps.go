@@ -38,6 +38,14 @@ const (
 	MapParentPods        = "sl_parent_pods"
 	MapPolicies          = "sl_policies"
 	MapDevicePolicy      = "sl_dev_policy"
+	MapNPPeers           = "sl_np_peers"
+	MapNPCIDRs           = "sl_np_cidrs"
+	MapNPBits            = "sl_np_bits"
+	MapNPPolicies        = "sl_np_policies"
+	MapNPSets            = "sl_np_sets"
+	MapNPPods            = "sl_np_pods"
+	MapNPNamespaces      = "sl_np_namespaces"
+	MapNPDevices         = "sl_np_devices"
 	MapEDTLimits         = "sl_edt_limits"
 	MapEDTCIDRs          = "sl_edt_cidrs"
 	MapDenylist          = "sl_denylist"
@@ -52,6 +60,7 @@ func LaterMaps() []string {
 	return []string{
 		MapPodDevices, MapPodMACs, MapParentPods, MapConntrackPlaces, MapConntrackShares, MapConntrackTurnover, MapHostPortOutside,
 		MapConntrackCounts, MapTunnelPorts, mapNodePorts, mapNodeSent,
+		MapNPPeers, MapNPCIDRs, MapNPBits, MapNPPolicies, MapNPSets, MapNPPods, MapNPNamespaces, MapNPDevices,
 	}
 }
 
@@ -60,7 +69,8 @@ func SharedMaps() []string {
 	return []string{
 		MapEndpoints, MapEpStats, MapPodDevices, MapNodeAddrs, MapUplinks, MapTunnelPorts, MapNoMasqCIDRs, MapConntrack, MapConntrackUnassured,
 		MapConntrackPlaces, MapConntrackShares, MapConntrackTurnover, MapConntrackCounts, MapHostPortOutside, MapHostPorts, MapReservedPorts, MapDropReasons, mapFrags, MapCacheEpoch, MapLastClientPort, MapHostUDP, mapNodePorts, mapNodeSent,
-		MapPodnsDevices, MapParentPods, MapEDTLimits, MapEDTCIDRs, MapPolicies, MapDevicePolicy, MapDenylist, MapPodMACs,
+		MapPodnsDevices, MapParentPods, MapEDTLimits, MapEDTCIDRs, MapPolicies, MapDevicePolicy,
+		MapNPPeers, MapNPCIDRs, MapNPBits, MapNPPolicies, MapNPSets, MapNPPods, MapNPNamespaces, MapNPDevices, MapDenylist, MapPodMACs,
 		MapSockLBConn, MapSockLBUDP, MapHostPortAllowlist, MapDropsByDevice, MapDropEvents, MapEventLease, MapEventState,
 	}
 }

@@ -28,14 +28,26 @@ func (m Map) records(match func(*Record) bool) ([]entry, error) {
 // confirmed, the policy is asked again, and the FIB too. Translations stay. It returns how many there were. A packet that is
 // counted at the same moment may not be.
 func (m Map) Unlearn(match func(*Record) bool) (int, error) {
+	return m.change(match, func(v *bpfgen.TypesSlCtEntry) {
+		v.Flags &^= uint32(txFirst | txConfirm | rxFirst | rxConfirm | localPeer)
+		v.NexthopUntil, v.Policy, v.OutIfindex = 0, 0, 0
+	})
+}
+
+// AskAgain has the policies asked about matching connections when their next packet comes. It returns how many there were. A packet that
+// is counted at the same moment may not be.
+func (m Map) AskAgain(match func(*Record) bool) (int, error) {
+	return m.change(match, func(v *bpfgen.TypesSlCtEntry) { v.Policy = 0 })
+}
+
+func (m Map) change(match func(*Record) bool, edit func(*bpfgen.TypesSlCtEntry)) (int, error) {
 	found, err := m.records(match)
 	if err != nil {
 		return 0, err
 	}
 	n := 0
 	for _, e := range found {
-		e.value.Flags &^= uint32(txFirst | txConfirm | rxFirst | rxConfirm | localPeer)
-		e.value.NexthopUntil, e.value.Policy, e.value.OutIfindex = 0, 0, 0
+		edit(&e.value)
 		was, err := bpfsys.Replace(m.m, e.key, e.value)
 		if err != nil {
 			return n, err

@@ -69,6 +69,12 @@ var reasons = [Max]words{
 		"The pod sends router advertisements or redirects, or neighbour advertisements or ARP for another address. If it has to (a router, a floating address), set antiSpoof to false in the node configuration."},
 	bpfgen.TypesSlDropReasonSL_DROP_TUNNEL: {"tunnel-port", "pod sends to the port of a VXLAN device between nodes",
 		"A process of the pod tries to speak as a pod of another node, or it runs a VXLAN of its own to a host outside: let that one use another port."},
+	bpfgen.TypesSlDropReasonSL_DROP_NP_INGRESS: {"network-policy-ingress", "denied by NetworkPolicy, toward the pod",
+		"As the NetworkPolicy objects say that select the pod: none of their ingress rules is about this peer and port."},
+	bpfgen.TypesSlDropReasonSL_DROP_NP_EGRESS: {"network-policy-egress", "denied by NetworkPolicy, from the pod",
+		"As the NetworkPolicy objects say that select the pod: none of their egress rules is about this peer and port."},
+	bpfgen.TypesSlDropReasonSL_DROP_NP_PENDING: {"network-policy-pending", "NetworkPolicies of the pod are not known yet, or do not fit",
+		"Harmless for some milliseconds after a pod's start. If it goes on, look whether the node agent runs and reaches the API server, and at its Events on the Node."},
 	bpfgen.TypesSlDropReasonSL_DROP_V4MAPPED: {"v4-mapped", "IPv6 packet with a v4-mapped address",
 		"No host sends ::ffff:a.b.c.d on a wire: a process forges the packet to look like IPv4. Find it by the pod, or by the frame's source MAC (sluice monitor -o json)."},
 }

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policy is the typed view of the firewall's maps: policies by id, and the pod devices that are under one. Programs
+// Package policy is the typed view of the firewall's maps: policies by id, each with rules, NetworkPolicies or both, and the pod devices
+// that are under one. Programs
 // count in a policy's rules, with atomic adds; everything else is written by the loader only. Views do not own their maps.
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"iter"
 	"math/bits"
 	"net/netip"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -18,10 +21,36 @@ import (
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/ipproto"
 	"github.com/sluice-cni/sluice/pkg/maps/codec"
+	"github.com/sluice-cni/sluice/pkg/maps/networkpolicy"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
-// Value is a policy as programs read it. Policies of the same meaning are equal but for the counters.
+// Policy is what an id stands for. Policies of the same meaning are equal but for the counters.
+type Policy struct {
+	Rules   *Value                // nil: none
+	Network *networkpolicy.Policy // nil: NetworkPolicy restricts nothing
+}
+
+// Empty reports whether nothing is restricted, so that no id is needed.
+func (p Policy) Empty() bool { return p.Rules == nil && p.Network == nil }
+
+// Same reports whether two policies differ in nothing but what was counted.
+func (p Policy) Same(q Policy) bool {
+	if (p.Rules == nil) != (q.Rules == nil) || (p.Network == nil) != (q.Network == nil) {
+		return false
+	}
+	return (p.Rules == nil || p.Rules.Same(q.Rules)) && (p.Network == nil || *p.Network == *q.Network)
+}
+
+// Mode returns the policy's ingressPolicy.
+func (p Policy) Mode() policy.Mode {
+	if p.Rules == nil {
+		return policy.ModeOpen
+	}
+	return p.Rules.Mode()
+}
+
+// Value is a policy's rules as programs read them.
 type Value bpfgen.TypesSlPolicy
 
 // Flags of a policy and of a device under it.
@@ -30,6 +59,8 @@ const (
 	flagDenyEgress  = uint32(bpfgen.TypesSlPolicyFlagSL_POLICY_DENY_EGRESS)
 	flagSameBridge  = uint32(bpfgen.TypesSlPolicyFlagSL_POLICY_SAME_BRIDGE)
 	flagIsolated    = uint32(bpfgen.TypesSlPolicyFlagSL_POLICY_ISOLATED)
+	flagNoRules     = uint32(bpfgen.TypesSlPolicyFlagSL_POLICY_NO_RULES)
+	flagNetwork     = uint32(bpfgen.TypesSlPolicyFlagSL_POLICY_NETWORK)
 )
 
 // anyPort is a port_max that also matches what has no ports.
@@ -119,12 +150,17 @@ const (
 	lastID    = 1<<16 - 1
 )
 
-// ids are those that v may have, in the order in which they are tried. The same rules have the same ones.
-func (v *Value) ids() iter.Seq[uint16] {
-	c := *v
-	c.clear()
+// ids are those that p may have, in the order in which they are tried. Equal policies have the same ones.
+func (p Policy) ids() iter.Seq[uint16] {
 	h := fnv.New64a()
-	_, _ = h.Write(unsafe.Slice((*byte)(unsafe.Pointer(&c)), unsafe.Sizeof(c)))
+	if p.Rules != nil {
+		c := *p.Rules
+		c.clear()
+		_, _ = h.Write(unsafe.Slice((*byte)(unsafe.Pointer(&c)), unsafe.Sizeof(c)))
+	}
+	if p.Network != nil {
+		_, _ = h.Write(unsafe.Slice((*byte)(unsafe.Pointer(p.Network)), unsafe.Sizeof(*p.Network)))
+	}
 	first := h.Sum64()
 	return func(yield func(uint16) bool) {
 		for i := range uint64(lastID) {
@@ -199,75 +235,100 @@ func protocolName(n uint8) string {
 	return ipproto.Name(n)
 }
 
-// Map is the view of sl_policies.
-type Map struct{ m *bpfsys.Map }
+// Map is the view of sl_policies and sl_np_policies.
+type Map struct{ rules, network *bpfsys.Map }
 
-// New returns a view of m.
-func New(m *bpfsys.Map) Map { return Map{m} }
+// New returns a view of sl_policies and sl_np_policies.
+func New(rules, network *bpfsys.Map) Map { return Map{rules, network} }
 
-// Put writes a policy under an id that no device has. E2BIG: the map is full.
-func (m Map) Put(id uint16, v *Value) error { return bpfsys.Put(m.m, uint32(id), *v) }
-
-// Get returns the policy of that id; false when there is none.
-func (m Map) Get(id uint16) (*Value, bool, error) {
-	v, ok, err := bpfsys.Lookup[Value](m.m, uint32(id))
-	if !ok {
-		return nil, false, err
+// Put writes a policy under an id that no device has. E2BIG: a map is full.
+func (m Map) Put(id uint16, p Policy) error {
+	if p.Network != nil {
+		if err := bpfsys.Put(m.network, uint32(id), *p.Network); err != nil {
+			return err
+		}
 	}
-	return &v, true, nil
+	if p.Rules == nil {
+		return nil
+	}
+	return bpfsys.Put(m.rules, uint32(id), *p.Rules)
+}
+
+// Get returns the policy of that id, an empty one when there is none.
+func (m Map) Get(id uint16) (p Policy, err error) {
+	v, ok, err := bpfsys.Lookup[Value](m.rules, uint32(id))
+	if err != nil {
+		return p, err
+	}
+	if ok {
+		p.Rules = &v
+	}
+	n, ok, err := bpfsys.Lookup[networkpolicy.Policy](m.network, uint32(id))
+	if ok {
+		p.Network = &n
+	}
+	return p, err
 }
 
 // Delete removes a policy; missing is success.
-func (m Map) Delete(id uint16) error { return bpfsys.Remove(m.m, uint32(id)) }
-
-// IDs returns the ids that are there.
-func (m Map) IDs() ([]uint16, error) {
-	keys, err := bpfsys.Keys[uint32](m.m)
-	ids := make([]uint16, len(keys))
-	for i, k := range keys {
-		ids[i] = uint16(k)
-	}
-	return ids, err
+func (m Map) Delete(id uint16) error {
+	return errors.Join(bpfsys.Remove(m.rules, uint32(id)), bpfsys.Remove(m.network, uint32(id)))
 }
 
-// Place returns the id for v, and whether the policy under it is v already. The cost does not depend on the policies in the map, unless
-// a tenant has chosen rules that take the ids of v: then all are read. One that is under another id, by such a walk or by a former build,
-// is not found once an id of v is free: v is there twice then.
-func (m Map) Place(v *Value) (id uint16, there bool, err error) {
+// IDs returns the ids that are there, in order.
+func (m Map) IDs() ([]uint16, error) {
+	var ids []uint16
+	for _, one := range []*bpfsys.Map{m.rules, m.network} {
+		keys, err := bpfsys.Keys[uint32](one)
+		if err != nil {
+			return nil, err
+		}
+		for _, k := range keys {
+			ids = append(ids, uint16(k))
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
+}
+
+// Place returns the id for p, and whether the policy under it is p already. The cost does not depend on the policies in the map, unless
+// a tenant has chosen rules that take the ids of p: then all are read. One that is under another id, by such a walk or by a former build,
+// is not found once an id of p is free: p is there twice then.
+func (m Map) Place(p Policy) (id uint16, there bool, err error) {
 	probes := 0
-	for id := range v.ids() {
+	for id := range p.ids() {
 		if probes++; probes > maxProbes {
 			break
 		}
-		have, ok, err := m.Get(id)
+		have, err := m.Get(id)
 		if err != nil {
 			return 0, false, err
 		}
-		if !ok || have.Same(v) {
-			return id, ok, nil
+		if have.Empty() || have.Same(p) {
+			return id, !have.Empty(), nil
 		}
 	}
-	return m.placeByWalk(v)
+	return m.placeByWalk(p)
 }
 
 // placeByWalk does what Place does by all policies of the map.
-func (m Map) placeByWalk(v *Value) (id uint16, there bool, err error) {
+func (m Map) placeByWalk(p Policy) (id uint16, there bool, err error) {
 	ids, err := m.IDs()
 	if err != nil {
 		return 0, false, err
 	}
 	taken := make(map[uint16]bool, len(ids))
 	for _, id := range ids {
-		have, ok, err := m.Get(id)
+		have, err := m.Get(id)
 		if err != nil {
 			return 0, false, err
 		}
-		if ok && have.Same(v) {
+		if have.Same(p) {
 			return id, true, nil
 		}
 		taken[id] = true
 	}
-	for id := range v.ids() {
+	for id := range p.ids() {
 		if !taken[id] {
 			return id, false, nil
 		}
@@ -278,9 +339,16 @@ func (m Map) placeByWalk(v *Value) (id uint16, there bool, err error) {
 // Policed is a pod device under a policy.
 type Policed bpfgen.TypesSlDevPolicy
 
-// NewPoliced returns the entry of a device of owner whose bridge, or host end if it has none, is group, under the policy id.
-func NewPoliced(owner uint64, group uint32, id uint16, m policy.Mode) *Policed {
-	return &Policed{Owner: owner, Group: group, Policy: id, Flags: uint16(modeFlags(m))}
+// NewPoliced returns the entry of a device of owner whose bridge, or host end if it has none, is group, under the policy p with that id.
+func NewPoliced(owner uint64, group uint32, id uint16, p Policy) *Policed {
+	flags := modeFlags(p.Mode())
+	if p.Rules == nil {
+		flags |= flagNoRules
+	}
+	if p.Network != nil {
+		flags |= flagNetwork
+	}
+	return &Policed{Owner: owner, Group: group, Policy: id, Flags: uint16(flags)}
 }
 
 // Mode returns the device's ingressPolicy.

@@ -18,7 +18,7 @@ func TestPolicyIDs(t *testing.T) {
 			t.Fatal(err)
 		}
 		v.IngressDefault, v.Rules[0].Hits = count, count
-		return slices.Collect(v.ids())
+		return slices.Collect(Policy{Rules: v}.ids())
 	}
 	isolated := &policy.Policy{Mode: policy.ModeIsolated, DenyIngress: true}
 	first := ids(isolated, 0)
