@@ -23,6 +23,7 @@ type request struct {
 	addrs []netip.Prefix   // those to admit: all the pod has on CNI_IFNAME
 	prev  *types100.Result // the previous result
 	conf  *Conf            // for keys that only some backends know
+	pod   loader.NetworkPolicyPod
 }
 
 // gateways returns those of the previous result.

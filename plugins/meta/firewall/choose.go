@@ -35,7 +35,7 @@ func (p *plugin) prepare(ctx context.Context, a *cniskel.Args, r request) (Backe
 }
 
 // choose returns the backend that is wanted. For auto that is eBPF, but firewalld where
-// it runs, unless there are rules, which it does not have.
+// it runs, unless a key needs eBPF.
 func (p *plugin) choose(ctx context.Context, a *cniskel.Args, conf *Conf) (Backend, error) {
 	if chain := conf.IptablesAdminChainName; chain != "" && p.Netfilter == nil {
 		return nil, cnierr.Unsupported("iptablesAdminChainName", chain, "only ebpf is built in, and a chain of iptables needs iptables")
@@ -51,10 +51,7 @@ func (p *plugin) choose(ctx context.Context, a *cniskel.Args, conf *Conf) (Backe
 			wanted = netfilter.NameFirewalld
 		}
 	}
-	only := ""
-	if conf.policy.Restricts() {
-		only = "rules"
-	}
+	only, _ := conf.onlyEBPF()
 	switch ebpf, err := c.TriesEBPFBesideFirewalld(ctx, a, wanted, only); {
 	case err != nil:
 		return nil, err
@@ -74,8 +71,8 @@ func (p *plugin) fallback(ctx context.Context, a *cniskel.Args, conf *Conf, why 
 // withoutEBPF returns a backend that is not eBPF. With auto that is firewalld
 // where it runs, as in upstream.
 func (p *plugin) withoutEBPF(ctx context.Context, a *cniskel.Args, conf *Conf, name string) (Backend, error) {
-	if conf.policy.Restricts() { // never parsed and ignored
-		return nil, cnierr.Unsupported("rules", string(conf.Rules), "only the ebpf backend has rules, and "+name+" was chosen")
+	if key, value := conf.onlyEBPF(); key != "" { // never parsed and ignored
+		return nil, cnierr.Unsupported(key, value, "only the ebpf backend has "+key+", and "+name+" was chosen")
 	}
 	if p.Netfilter != nil && (name == netfilter.NameFirewalld || name == backend.Auto) {
 		if _, err := p.Netfilter(a); err != nil {

@@ -9,6 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/cniconf"
 	"github.com/sluice-cni/sluice/pkg/cnierr"
 	"github.com/sluice-cni/sluice/pkg/netfilter"
@@ -29,6 +30,8 @@ type Conf struct {
 
 	// Rules is Sluice's; see package policy.
 	Rules json.RawMessage `json:"rules"`
+	// NetworkPolicy is Sluice's: what the node agent has found out of Kubernetes' objects restricts the pod too.
+	NetworkPolicy bool `json:"networkPolicy"`
 
 	policy *policy.Policy // IngressPolicy and Rules, parsed
 }
@@ -86,6 +89,38 @@ func (c *Conf) tables(name string) string {
 		return netfilter.NameIPTables
 	}
 	return name
+}
+
+// onlyEBPF is a key of the configuration that no other backend has, with its value; empty if there is none.
+func (c *Conf) onlyEBPF() (key, value string) {
+	switch {
+	case c.policy.Restricts():
+		return "rules", string(c.Rules)
+	case c.NetworkPolicy:
+		return networkPolicyKey, "true"
+	}
+	return "", ""
+}
+
+const networkPolicyKey = "networkPolicy"
+
+// pod is the pod that CNI_ARGS names, where NetworkPolicy needs to know.
+func (c *Conf) pod(args string) (loader.NetworkPolicyPod, error) {
+	var pod loader.NetworkPolicyPod
+	if !c.NetworkPolicy {
+		return pod, nil
+	}
+	store := func(into *string) func(string) error {
+		return func(s string) error { *into = s; return nil }
+	}
+	err := cniconf.ParseArgs(args, map[string]func(string) error{
+		"K8S_POD_UID": store(&pod.UID), "K8S_POD_NAMESPACE": store(&pod.Namespace),
+		"K8S_POD_NAME": cniconf.IgnoreArg, "K8S_POD_INFRA_CONTAINER_ID": cniconf.IgnoreArg, "IP": cniconf.IgnoreArg, "GATEWAY": cniconf.IgnoreArg, "MAC": cniconf.IgnoreArg,
+	})
+	if err == nil && (pod.UID == "" || pod.Namespace == "") {
+		err = cnierr.Config(networkPolicyKey, "true", "needs K8S_POD_UID and K8S_POD_NAMESPACE in CNI_ARGS, as Kubernetes' runtimes give them")
+	}
+	return pod, err
 }
 
 // isolates reports whether the ingressPolicy keeps pods apart.

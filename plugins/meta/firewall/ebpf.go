@@ -99,7 +99,7 @@ func (b ebpf) resolve(ctx context.Context, a *cniskel.Args, r request) (loader.E
 	if err != nil {
 		return ep, err
 	}
-	ep.Ref, ep.Addrs, ep.Policy = r.ref, r.addrs, r.conf.policy
+	ep.Ref, ep.Addrs, ep.Policy, ep.NetworkPolicy = r.ref, r.addrs, r.conf.policy, r.pod
 	if ep.HostIfindex != 0 {
 		return ep, nil
 	}

@@ -70,7 +70,10 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error)
 	if err != nil {
 		return nil, err
 	}
-	r := requested(conf, prev, a)
+	r, err := requested(conf, prev, a)
+	if err != nil {
+		return nil, err
+	}
 	if len(r.addrs) == 0 {
 		return result, nothing(conf)
 	}
@@ -82,15 +85,16 @@ func (p *plugin) add(ctx context.Context, a *cniskel.Args) (types.Result, error)
 
 // nothing is the answer for a pod without an address: a policy would bind nothing.
 func nothing(conf *Conf) error {
-	if conf.policy.Empty() {
+	if conf.policy.Empty() && !conf.NetworkPolicy {
 		return nil
 	}
-	return cnierr.Config("prevResult", "ips", "has no address of the pod for ingressPolicy and rules to be about")
+	return cnierr.Config("prevResult", "ips", "has no address of the pod for ingressPolicy, rules and networkPolicy to be about")
 }
 
 // requested is the request of a call.
-func requested(conf *Conf, prev *types100.Result, a *cniskel.Args) request {
-	return request{ref: a.Ref(conf.Name), addrs: cniconf.PodAddrs(prev, a.IfName), prev: prev, conf: conf}
+func requested(conf *Conf, prev *types100.Result, a *cniskel.Args) (request, error) {
+	pod, err := conf.pod(a.Args)
+	return request{ref: a.Ref(conf.Name), addrs: cniconf.PodAddrs(prev, a.IfName), prev: prev, conf: conf, pod: pod}, err
 }
 
 // admit records the attachment and lets the backend do it. On error nothing of
@@ -148,7 +152,10 @@ func (p *plugin) check(ctx context.Context, a *cniskel.Args) error {
 	if err != nil {
 		return err
 	}
-	r := requested(conf, prev, a)
+	r, err := requested(conf, prev, a)
+	if err != nil {
+		return err
+	}
 	if len(r.addrs) == 0 {
 		return nil
 	}

@@ -63,6 +63,8 @@ func TestParse(t *testing.T) {
 		{`"rules":{"ingress":[{"action":"deny","cidrs":["10.0.0.1/8"]}]}`, cnierr.CodeConfig, `rules.ingress[0].cidrs[0] "10.0.0.1/8"`},
 		{`"rules":{"ingress":[{"action":"deny","ports":["80-70"]}]}`, cnierr.CodeConfig, `rules.ingress[0].ports[0] "80-70"`},
 		{`"rules":{"ingress":[{"action":"deny","protocol":"icmp","ports":["8"]}]}`, cnierr.CodeConfig, `ICMP has no ports`},
+		{`"networkPolicy":true`, cnierr.CodeConfig, `networkPolicy "true": needs K8S_POD_UID`},
+		{`"networkPolicy":"yes"`, cnierr.CodeDecode, `networkPolicy`},
 		{`"ingressPolicy":"closed"`, cnierr.CodeConfig, `ingressPolicy "closed"`},
 		{`"ingressPolicy":1`, cnierr.CodeDecode, `ingressPolicy`},
 	}
@@ -105,6 +107,33 @@ func TestAddDel(t *testing.T) {
 	n.MustDel("a")
 	n.MustDel("a")
 	n.wantEmpty()
+}
+
+// NetworkPolicy is about the pod that the runtime names.
+func TestNetworkPolicy(t *testing.T) {
+	n := newNode(t)
+	call := n.Args("a", netconf(`"networkPolicy":true`))
+	for _, args := range []string{"", "K8S_POD_UID=7", "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop", "IgnoreUnknown=1;K8S_POD_UID=;K8S_POD_NAMESPACE=shop"} {
+		call.Args = args
+		_, err := n.Plugin.Add(t.Context(), call)
+		n.WantCode(err, cnierr.CodeConfig)
+		n.wantEmpty()
+	}
+	call.Args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;K8S_POD_INFRA_CONTAINER_ID=a;K8S_POD_UID=7;OTHER=1"
+	_, err := n.Plugin.Add(t.Context(), call)
+	plugintest.Must(t, err)
+	if ep := n.dp.Held[plugintest.Owner("a")]; ep == nil || ep.NetworkPolicy != (loader.NetworkPolicyPod{UID: "7", Namespace: "shop"}) {
+		t.Errorf("endpoint %+v", ep)
+	}
+	plugintest.Must(t, n.Plugin.Check(t.Context(), call))
+	n.MustDel("a") // names no pod
+	n.wantEmpty()
+	call.StdinData = netconf(`"networkPolicy":true,"backend":"nftables"`)
+	_, err = n.Plugin.Add(t.Context(), call)
+	n.WantCode(err, cnierr.CodeUnsupported)
+	if msg := cnierr.From(err).Msg; !strings.Contains(msg, `networkPolicy "true"`) {
+		t.Errorf("message %q", msg)
+	}
 }
 
 func TestOtherFeaturesStay(t *testing.T) {
