@@ -34,16 +34,35 @@ static __always_inline bool was_denied(const struct sl_ct_entry *ct, const struc
 	return ep->policy && !ct->policy && !(ct->flags & (SL_CT_POD_OPENED | SL_CT_REPLIED));
 }
 
-/* Evaluates the device's policy for a packet whose connection it has not admitted yet. */
-static __always_inline enum sl_drop_reason from_pod_admit(struct __sk_buff *skb, const struct sl_pkt *p,
-							  const struct sl_endpoint *ep, struct sl_ct_entry *ct)
+/*
+ * Evaluates the device's policy for a packet whose connection it has not admitted yet: for the destination that netfilter has
+ * given it, where that is known. opens: the entry that there may be is not of this connection. Returns an enum
+ * sl_drop_reason.
+ * A function of its own, for the stack it takes.
+ * in: pkt_scratch()
+ */
+__noinline int sl_from_pod_admit(struct __sk_buff *skb, __u32 opens)
 {
-	bool pod_opens = !ct || (ct->flags & SL_CT_POD_OPENED);
-	enum sl_drop_reason reason = policy_verdict(skb, p, ep->ifindex, pod_opens, 0);
+	const struct sl_pkt *p = pkt_scratch();
+	struct sl_ct_scratch *s = ct_scratch();
+	const struct sl_tuple *asked;
+	struct sl_ct_entry *ct = NULL;
+	enum sl_drop_reason reason;
+	bool pod_opens, known;
+	struct sl_endpoint *ep;
 
-	if (!reason && ct)
-		ct->policy = ep->policy;
-	return reason;
+	ep = p && s ? endpoint_lookup(p->tuple.local) : NULL;
+	if (!ep)
+		return SL_DROP_POLICY_RACE;
+	if (!opens)
+		ct = ct_lookup_entry(&p->tuple, ep->owner, clock_now());
+	pod_opens = !ct || (ct->flags & SL_CT_POD_OPENED);
+	known = ct && pod_opens && (ct->flags & SL_CT_NF_NAT);
+	asked = known ? &ct->other : &p->tuple;
+	reason = policy_verdict(skb, asked, ep->ifindex, pod_opens, known ? SL_POLICY_Q_NOW : 0);
+	if (ct && !reason)
+		policy_admitted(ct, s, ep->policy);
+	return (int)reason;
 }
 
 /*
@@ -68,7 +87,7 @@ static __always_inline enum sl_drop_reason track(struct __sk_buff *skb, const st
 	if (unlikely((ct ? ct->policy : 0) != ep->policy)) {
 		if (ct && was_denied(ct, ep))
 			ct = NULL;
-		reason = from_pod_admit(skb, p, ep, ct);
+		reason = (enum sl_drop_reason)sl_from_pod_admit(skb, !ct);
 		if (reason)
 			return reason;
 	}
@@ -83,7 +102,8 @@ static __always_inline enum sl_drop_reason track(struct __sk_buff *skb, const st
 		refused = sl_ct_opening(ct_kind(p->tuple.proto, SL_CT_POD_OPENED));
 		if (!sl_hp_answers(p->tuple.proto) && refused)
 			return SL_DROP_CT_SHARE;
-		s->entry.policy = ep->policy;
+		if (ep->policy)
+			policy_admitted(&s->entry, s, ep->policy);
 		ct = ct_begin(&p->tuple, s);
 		if (!ct)
 			return SL_DROP_NONE; /* no entry: the packet takes the slow path */

@@ -17,6 +17,7 @@
 #include "lib/nat/hairpin_full.h"
 #include "lib/nat/host_udp.h"
 #include "lib/nat/nf_nat.h"
+#include "lib/policy/egress_later.h"
 #include "lib/policy/policy.h"
 
 /*
@@ -311,6 +312,58 @@ static __always_inline enum sl_drop_reason to_pod_admit(struct __sk_buff *skb, c
 	return policy_admit(skb, p, dev, s->owner, s->policy, SL_RX, SL_POLICY_Q_TO_POD, now, admitted);
 }
 
+/*
+ * egress_admit() for the pod of this node that sends the packet. Returns an enum sl_drop_reason. A function of its own:
+ * it is verified once.
+ * in: pkt_scratch() if l4
+ */
+__noinline int sl_sender_admit(struct __sk_buff *skb, __u32 l4)
+{
+	struct sl_full_ctx *full = full_scratch();
+	struct sl_ct_scratch *s = ct_scratch();
+	const struct sl_pkt *p = pkt_scratch();
+	struct sl_endpoint *ep, *sender;
+	__u64 now = clock_now();
+	bool translated = false;
+	struct sl_ct_entry *ct;
+
+	if (!p || !s || !full)
+		return SL_DROP_NONE;
+	if (!l4) {
+		/* What the full parser cannot read either, the first hook has judged by its destination. */
+		if (sl_parse_full(skb, ETH_HLEN, SL_RX, 0) != SL_FULL_TUPLE)
+			return SL_DROP_NONE;
+		p = &full->outer.p;
+	}
+	ep = endpoint_lookup(p->tuple.local);
+	if (!ep)
+		return SL_DROP_NONE;
+	ct = ct_lookup_entry(&p->tuple, ep->owner, now);
+	if (ct && (ct->flags & SL_CT_POD_OPENED))
+		return SL_DROP_NONE; /* an answer */
+	tuple_reverse(&s->key, p);
+	sender = endpoint_lookup(p->tuple.remote);
+	if (!sender && sl_nf_translated(skb, p, s, SL_RX, false)) {
+		translated = true;
+		tuple_swap(&s->key, &s->pre);
+		sender = endpoint_lookup(s->key.local);
+	}
+	if (!sender)
+		return SL_DROP_NONE;
+	ct = ct_lookup_entry(&s->key, sender->owner, now);
+	return (int)egress_admit(sender, ct, translated, p->tuple.local, p->tuple.proto, p->tuple.local_port);
+}
+
+/* May a packet be one of a pod of this node under a policy? A pod that netfilter masquerades has an address of the node. */
+static __always_inline bool sender_may_have_policy(struct __sk_buff *skb, const struct sl_pkt *p)
+{
+	struct sl_endpoint *sender = endpoint_lookup(p->tuple.remote);
+
+	if (sender)
+		return sender->policy;
+	return skb->ingress_ifindex && nf_may_translate(skb, p) && is_node_addr(p->tuple.remote);
+}
+
 SEC("tc")
 int sl_to_pod(struct __sk_buff *skb)
 {
@@ -334,6 +387,11 @@ int sl_to_pod(struct __sk_buff *skb)
 		return drop(skb, reason, skb->ifindex);
 	/* 2. policy of the device */
 	ep = own_endpoint(p->tuple.local, skb->ifindex);
+	if (ep && unlikely(sender_may_have_policy(skb, p))) {
+		reason = (enum sl_drop_reason)sl_sender_admit(skb, parsed == SL_PARSED_L4);
+		if (reason)
+			return drop(skb, reason, skb->ifindex);
+	}
 	reason = to_pod_admit(skb, p, parsed, ep, &admitted, now);
 	if (reason)
 		return drop(skb, reason, skb->ifindex);

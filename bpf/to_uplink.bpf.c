@@ -18,6 +18,7 @@
 #include "lib/nat/tunnel.h"
 #include "lib/packet/fragment.h"
 #include "lib/packet/icmp_error.h"
+#include "lib/policy/egress_later.h"
 
 /* The packet leaves unchanged, and so do the later fragments of its datagram. */
 static __always_inline int pass_unchanged(const struct sl_full_ctx *full, __u64 now)
@@ -183,8 +184,9 @@ __noinline int sl_to_uplink_slow(struct __sk_buff *skb)
 	__u64 now = clock_now();
 	struct sl_endpoint *ep, *sender;
 	const struct sl_pkt *p;
+	enum sl_drop_reason reason;
 	struct sl_ct_entry *ct;
-	bool nf_nat = false, lost;
+	bool nf_nat = false, translated = false, lost;
 
 	if (!full || !s)
 		return SL_NEXT;
@@ -192,6 +194,7 @@ __noinline int sl_to_uplink_slow(struct __sk_buff *skb)
 	/* 1. endpoint and conntrack: is it from a pod? */
 	inside = &p->tuple;
 	ep = endpoint_lookup(inside->local);
+	sender = ep;
 	ct = ep ? entry_of(inside, ep, p, now) : NULL;
 	if (!cfg_clients && !ct && sl_nf_translated(skb, p, s, SL_TX, false)) {
 		sender = endpoint_lookup(s->pre.local);
@@ -200,10 +203,16 @@ __noinline int sl_to_uplink_slow(struct __sk_buff *skb)
 		if (nf_nat) {
 			inside = &s->pre;
 			ep = sender;
-		} else {
-			ct = NULL;
 		}
+		translated = true;
 	}
+	/* 2. NetworkPolicy, for the destination behind all translations */
+	reason = sender ? egress_admit(sender, ct, translated, p->tuple.remote, p->tuple.proto, p->tuple.remote_port)
+			: SL_DROP_NONE;
+	if (reason)
+		return drop(skb, reason, sender->ifindex);
+	if (translated && !nf_nat)
+		ct = NULL;
 	if (!ep)
 		return SL_NOT_FROM_POD;
 	if (cfg_clients)

@@ -30,7 +30,7 @@ func (d *Datapath) networkPolicyTables() (t networkpolicymap.Tables, err error) 
 		name string
 		to   **bpfsys.Map
 	}{
-		{pintree.MapNPPeers, &t.Peers}, {pintree.MapNPCIDRs, &t.CIDRs}, {pintree.MapNPBits, &t.Bits}, {pintree.MapNPSets, &t.Sets},
+		{pintree.MapNPPeers, &t.Peers}, {pintree.MapNPCIDRs, &t.CIDRs}, {pintree.MapNPServices, &t.Services}, {pintree.MapNPBits, &t.Bits}, {pintree.MapNPSets, &t.Sets},
 		{pintree.MapNPPods, &t.Pods}, {pintree.MapNPNamespaces, &t.Namespaces},
 	} {
 		if *m.to, err = d.tree.Pinned(m.name); err != nil {
@@ -62,7 +62,7 @@ func (d *Datapath) networkPolicyOf(pod NetworkPolicyPod) (*networkpolicymap.Poli
 	}
 	open, err := t.HasNamespace(networkpolicy.NamespaceKey(pod.Namespace))
 	if err != nil {
-		return nil, fmt.Errorf("sl_np_namespaces: %w", err)
+		return nil, fmt.Errorf("sl_np_open_ns: %w", err)
 	}
 	if open {
 		return nil, nil
@@ -278,6 +278,10 @@ func (t *networkPolicyTables) write(c networkpolicy.Change) error {
 		return pintree.WrapFull(pintree.MapNPCIDRs, t.tables.PutCIDR(t.generation, c.Prefix, c.Class))
 	case networkpolicy.DeleteCIDR:
 		return t.tables.DeleteCIDR(t.generation, c.Prefix)
+	case networkpolicy.WriteService:
+		return pintree.WrapFull(pintree.MapNPServices, t.tables.PutService(t.generation, c.Prefix))
+	case networkpolicy.DeleteService:
+		return t.tables.DeleteService(t.generation, c.Prefix)
 	case networkpolicy.WriteBits:
 		return pintree.WrapFull(pintree.MapNPBits, t.tables.PutBits(t.generation, c.Class, c.Index, c.Bits))
 	case networkpolicy.DeleteBits:

@@ -155,7 +155,7 @@ func TestPrivilegedNetworkPolicyRestart(t *testing.T) {
 	write := networkpolicy.WritePeer{Addr: peer, Class: 7, Owner: 1}
 	prefix := networkpolicy.WriteCIDR{Prefix: netip.MustParsePrefix("::ffff:10.0.0.0/104"), Class: 4}
 	bits := networkpolicy.WriteBits{Class: 7, Bits: networkpolicy.Chunk{4}}
-	first := e.begin(d, write, prefix, bits, onlyFrom(webSet, 2), networkpolicy.WritePod{UID: "uid-a", Set: webSet},
+	first := e.begin(d, write, prefix, networkpolicy.WriteService{Prefix: prefix.Prefix}, bits, onlyFrom(webSet, 2), networkpolicy.WritePod{UID: "uid-a", Set: webSet},
 		networkpolicy.WritePod{UID: "uid-gone", Set: webSet}, networkpolicy.WriteNamespace{Name: "gone"})
 	e.ok(d.Enable(e.ctx, a, FeatureAdmit))
 	before := e.policyOf(d, a)
@@ -176,7 +176,7 @@ func TestPrivilegedNetworkPolicyRestart(t *testing.T) {
 	}
 	e.wantSet(d, a, webSet)
 	for name, want := range map[string]int{
-		"sl_np_peers": 1, "sl_np_cidrs": 1, "sl_np_bits": 1, "sl_np_sets": 1, "sl_np_pods": 1, "sl_np_namespaces": 0, "sl_np_policies": 1,
+		"sl_np_peers": 1, "sl_np_cidrs": 1, "sl_np_services": 0, "sl_np_bits": 1, "sl_np_sets": 1, "sl_np_pods": 1, "sl_np_open_ns": 0, "sl_np_policies": 1,
 	} {
 		if got := e.entries(d, name); got != want {
 			t.Errorf("%s has %d entries, want %d", name, got, want)

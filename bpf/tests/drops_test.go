@@ -9,6 +9,8 @@ import (
 
 	"github.com/sluice-cni/sluice/pkg/bpfgen"
 	"github.com/sluice-cni/sluice/pkg/maps/drops"
+	networkpolicymap "github.com/sluice-cni/sluice/pkg/maps/networkpolicy"
+	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
 	"github.com/sluice-cni/sluice/pkg/policy"
 )
 
@@ -150,6 +152,18 @@ var dropWalks = map[drops.Reason]func(w *walk, family, proto int){
 	reasonEgress: func(w *walk, family, proto int) {
 		w.police(podA, 7, policy.ModeOpen, `{"egressDefault":"deny"}`)
 		w.plain(family, proto, podA, keptPort).refusedOut("S", reasonEgress)
+	},
+	reasonNPIngress: func(w *walk, family, proto int) {
+		w.network(podA, 7, nil, rest(in, deny), rest(out, accept))
+		w.toPod(family, proto).refusedIn("S", reasonNPIngress)
+	},
+	reasonNPEgress: func(w *walk, family, proto int) {
+		w.network(podA, 7, nil, rest(in, accept), rest(out, deny))
+		w.plain(family, proto, podA, keptPort).refusedOut("S", reasonNPEgress)
+	},
+	reasonNPPending: func(w *walk, family, proto int) {
+		w.underNetwork(podA, 7, policymap.Policy{Network: networkpolicymap.Closed()})
+		w.plain(family, proto, podA, keptPort).refusedOut("S", reasonNPPending)
 	},
 	reasonGone: func(w *walk, family, proto int) {
 		w.police(podA, 7, policy.ModeOpen, `{"egressDefault":"deny"}`)

@@ -122,7 +122,7 @@ func (fx *fixture) walk(tb testing.TB, m mode, opts ...option) *walk {
 	tb.Helper()
 	w := &walk{fixture: fx, tb: tb, mode: m, clock: uint64(1000 * time.Hour), stats: map[*pod]*bpfgen.TypesSlEndpointStats{}}
 	w.places = map[drops.Place]uint64{}
-	for _, name := range []string{"sl_ct", "sl_ct_unassured", "sl_endpoints", "sl_ep_stats", "sl_node_addrs", "sl_uplinks", "sl_nomasq_cidrs", "sl_hostports", "sl_frags", "sl_policies", "sl_dev_policy", "sl_np_policies", "sl_np_peers", "sl_np_cidrs", "sl_np_bits", "sl_drops_by_dev", "sl_ct_shares", "sl_hp_outside", "sl_node_sent", "sl_tunnel_ports"} {
+	for _, name := range []string{"sl_ct", "sl_ct_unassured", "sl_endpoints", "sl_ep_stats", "sl_node_addrs", "sl_uplinks", "sl_nomasq_cidrs", "sl_hostports", "sl_frags", "sl_policies", "sl_dev_policy", "sl_np_policies", "sl_np_peers", "sl_np_cidrs", "sl_np_services", "sl_np_bits", "sl_drops_by_dev", "sl_ct_shares", "sl_hp_outside", "sl_node_sent", "sl_tunnel_ports"} {
 		w.empty(name)
 	}
 	w.zero("sl_ct_turnover", make([]byte, 24))

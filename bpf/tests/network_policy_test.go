@@ -11,6 +11,7 @@ import (
 	networkpolicymap "github.com/sluice-cni/sluice/pkg/maps/networkpolicy"
 	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
 	"github.com/sluice-cni/sluice/pkg/networkpolicy"
+	"github.com/sluice-cni/sluice/pkg/test/require"
 )
 
 const (
@@ -23,7 +24,9 @@ const (
 const generation = 0x12345678
 
 func (w *walk) networkPolicies() networkpolicymap.Tables {
-	return networkpolicymap.Tables{Peers: w.views["sl_np_peers"], CIDRs: w.views["sl_np_cidrs"], Bits: w.views["sl_np_bits"]}
+	return networkpolicymap.Tables{
+		Peers: w.views["sl_np_peers"], CIDRs: w.views["sl_np_cidrs"], Services: w.views["sl_np_services"], Bits: w.views["sl_np_bits"],
+	}
 }
 
 func (w *walk) ok(err error) {
@@ -57,7 +60,7 @@ func (w *walk) class(a netip.Addr, class networkpolicy.Class, points ...networkp
 
 func (w *walk) points(generation uint32, class networkpolicy.Class, points ...networkpolicy.Point) {
 	w.tb.Helper()
-	chunks := map[int]networkpolicy.Chunk{}
+	chunks := map[int]networkpolicy.Chunk{0: {}}
 	for _, p := range points {
 		c := chunks[int(p)/networkpolicy.ChunkBits]
 		c[int(p)%networkpolicy.ChunkBits/64] |= 1 << (p % 64)
@@ -296,4 +299,133 @@ func TestPrivilegedNetworkPolicyHiddenPorts(t *testing.T) {
 		data := fragment(read(f.bytes(w.tb)), 64, make([]byte, 64), false)
 		w.stepInput(podIngress, podA.name, input{data: data, came: upl0.name, badSums: true}, wantDrop(reasonOpaque, podA))
 	})
+}
+
+// services has the Services' addresses of both families in the table.
+func services(w *walk) {
+	for _, p := range []string{"10.96.0.0/12", "fd00:96::/64"} {
+		w.ok(w.networkPolicies().PutService(generation, netip.MustParsePrefix(p)))
+	}
+}
+
+// What a pod opens through a Service is asked about behind the translation, also where netfilter masquerades it, and again with another
+// policy. An answer to a client that came by a NodePort is not asked about.
+func TestPrivilegedNetworkPolicyService(t *testing.T) {
+	natCases(t, func(n *natted) {
+		family := n.family()
+		services(n.walk)
+		n.class(client(family), 5, 2)
+		if n.clientOpens {
+			n.network(podA, 7, nil, rest(in, accept), rest(out, deny))
+			n.open()
+			n.outFast("PA")
+			return
+		}
+		n.network(podA, 7, nil, rest(in, deny), onPort(out, n.inside.proto, serverTCP, 2), rest(out, deny))
+		n.open()
+		n.outFast("PA")
+		n.inFast("PA")
+		n.network(podA, 8, nil, rest(in, accept), rest(out, 2))
+		n.outFast("PA") // asked and admitted, by the destination that is known
+		n.network(podA, 9, nil, rest(in, accept), rest(out, 3))
+		b := n.sent("PA").bytes(n.tb)
+		n.step(podEgress, podA.name, b, wantDrop(reasonNPEgress, podA))
+	})
+}
+
+// leavesDenied sends a packet of the pod that the uplink's hook denies.
+func (n *natted) leavesDenied(kind string) {
+	n.tb.Helper()
+	b := n.sent(kind).bytes(n.tb)
+	n.step(podEgress, podA.name, b, passes(b))
+	n.netfilter(true)
+	left := n.stack.tx(kind).routed(upl0.mac, upl0.router).bytes(n.tb)
+	n.stepInput(uplEgress, upl0.name, input{data: left, came: podA.name}, wantDrop(reasonNPEgress, podA))
+}
+
+func TestPrivilegedNetworkPolicyServiceDenied(t *testing.T) {
+	natCases(t, func(n *natted) {
+		if n.clientOpens || n.inside.remote == n.outside.remote {
+			return
+		}
+		services(n.walk)
+		n.network(podA, 7, nil, rest(in, accept), rest(out, 2))
+		n.points(generation, 0, 2) // what is neither a pod's nor a node's, as the Service
+		n.class(client(n.family()), 5)
+		for range 2 {
+			n.leavesDenied("S")
+		}
+		n.class(client(n.family()), 5, 2)
+		n.open()
+		n.class(client(n.family()), 5)
+		n.network(podA, 8, nil, rest(in, accept), rest(out, 2))
+		b := n.sent("PA").bytes(n.tb)
+		n.step(podEgress, podA.name, b, wantDrop(reasonNPEgress, podA))
+	})
+}
+
+// What nobody has translated leaves with the Service's address, and is asked about by that.
+func TestPrivilegedNetworkPolicyServiceOfNobody(t *testing.T) {
+	natCases(t, func(n *natted) {
+		if n.clientOpens || n.inside.remote == n.outside.remote || n.stack.local != n.inside.local || n.outside.local != n.stack.local {
+			return
+		}
+		services(n.walk)
+		n.network(podA, 7, nil, rest(in, accept), rest(out, 2))
+		n.points(generation, 0)
+		b := n.sent("S").bytes(n.tb)
+		n.step(podEgress, podA.name, b, passes(b))
+		left := n.inside.tx("S").routed(upl0.mac, upl0.router).bytes(n.tb)
+		n.stepInput(uplEgress, upl0.name, input{data: left, came: podA.name}, wantDrop(reasonNPEgress, podA))
+		n.points(generation, 0, 2)
+		n.stepInput(uplEgress, upl0.name, input{data: left, came: podA.name}, passes(left))
+		n.points(generation, 0)
+		n.stepInput(uplEgress, upl0.name, input{data: left, came: podA.name}, passes(left)) // known by now
+	})
+}
+
+// A Service whose endpoint is another pod of the node: the receiver's hook asks both pods' policies.
+func TestPrivilegedNetworkPolicyServicePodToPod(t *testing.T) {
+	require.TestRunIngress(t)
+	fx := newFixture(t, nil)
+	for _, family := range families {
+		for _, masq := range []bool{false, true} {
+			fx.each(t, pick(family, "4", "6")+map[bool]string{true: "masqueraded"}[masq], func(w *walk) {
+				services(w)
+				asks := conn{proto: tcp, local: at(podA.addr(family), keptPort), remote: at(pick(family, ip("10.96.0.10"), ip("fd00:96::a")), 80)}
+				asked := conn{proto: tcp, local: at(podC.addr(family), 8000), remote: asks.local, remoteAsks: true}
+				from := podA.addr(family)
+				if masq {
+					from = pick(family, ip("10.1.0.1"), ip("fd00:1::1"))
+					asked.remote = at(from, 4242)
+				}
+				nfTuple(w.tuples[:56], tcp, asks.local, asks.remote)
+				nfTuple(w.tuples[56:112], tcp, asked.local, asked.remote)
+				w.nfStatus(nfConfirmed)
+				w.class(from, 4, 2)
+				w.class(podC.addr(family), 5)
+				w.network(podA, 7, nil, rest(in, deny), onPort(out, tcp, 8000, 3), rest(out, deny))
+				w.network(podC, 8, nil, onPort(in, tcp, 8000, 2), rest(in, deny), rest(out, deny))
+				send := func(want func(b []byte) want) {
+					w.tb.Helper()
+					sent := asks.tx("S")
+					sent.srcMAC, sent.dstMAC = podA.mac, podA.gwMAC
+					got := asked.rx("S")
+					got.id = sent.id
+					b := sent.bytes(w.tb)
+					w.step(podEgress, podA.name, b, passes(b))
+					w.nfct = trackedBit
+					arrived := got.routed(podC.gwMAC, podC.mac).bytes(w.tb)
+					w.stepInput(podIngress, podC.name, input{data: arrived, came: podA.name}, want(arrived))
+				}
+				send(func([]byte) want { return wantDrop(reasonNPEgress, podC) })
+				w.points(generation, 5, 3)
+				w.points(generation, 4)
+				send(func([]byte) want { return wantDrop(reasonNPIngress, podC) })
+				w.points(generation, 4, 2)
+				send(passes)
+				w.exchange(podC, podA, asked.tx("SA"), asks.rx("SA"), replyInfo, false)
+			}, oneNetwork)
+		}
+	}
 }

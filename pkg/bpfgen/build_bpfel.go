@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "74918d14f7e86c93250ede8bcabfb26a94d0177cdbdfb50bd840e60ac9b4995b"
+const build = "08f24c49ea0e516cef0b3eaf1ad6de9d8ce4fcea26c902f3f066c09ebd518d0a"

@@ -97,6 +97,7 @@ const (
 	TypesSlCtFlagSL_CT_BRIDGE         TypesSlCtFlag = 1048576
 	TypesSlCtFlagSL_CT_NF_NAT         TypesSlCtFlag = 2097152
 	TypesSlCtFlagSL_CT_OUT_BARE       TypesSlCtFlag = 4194304
+	TypesSlCtFlagSL_CT_EGRESS_LATER   TypesSlCtFlag = 8388608
 )
 
 type TypesSlCtSide uint32

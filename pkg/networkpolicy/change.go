@@ -100,6 +100,11 @@ type (
 	}
 	// DeletePod removes a pod of this node.
 	DeletePod struct{ UID string }
+	// WriteService says that the addresses of a network are those of Services. What a pod sends there is asked about when it has
+	// the destination that it gets on its way.
+	WriteService struct{ Prefix netip.Prefix }
+	// DeleteService takes that back.
+	DeleteService struct{ Prefix netip.Prefix }
 	// WriteNamespace says that no policy can select a pod of a namespace, so that one which is not in the table of pods yet starts
 	// without restrictions.
 	WriteNamespace struct{ Name string }
@@ -118,5 +123,7 @@ func (DeleteSet) change()  {}
 func (WritePod) change()   {}
 func (DeletePod) change()  {}
 
+func (WriteService) change()    {}
+func (DeleteService) change()   {}
 func (WriteNamespace) change()  {}
 func (DeleteNamespace) change() {}

@@ -95,6 +95,9 @@ struct sl_ct_scratch {
 	__u64 nf_conn;
 	__u32 nf_hash;	/* see nf_hash() */
 	__u32 nf_reply; /* the packet is of the reply direction */
+	/* SL_CT_EGRESS_LATER or 0, of the connection that sl_policy_verdict() was asked about. */
+	__u32 egress_later;
+	__u32 pad;
 };
 
 struct {

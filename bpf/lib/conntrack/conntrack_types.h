@@ -32,6 +32,8 @@ enum sl_ct_flag {
 	SL_CT_BRIDGE = 1 << 20,		/* comes by an uplink that is a bridge, or on one (fastpath/again.h) */
 	SL_CT_NF_NAT = 1 << 21,		/* translated by netfilter: "other" is the outermost tuple (nat/nf_nat.h) */
 	SL_CT_OUT_BARE = 1 << 22,	/* out_ifindex has no Ethernet header */
+	SL_CT_EGRESS_LATER =
+		1 << 23, /* NetworkPolicy for its egress is asked by the last hook (policy/egress_later.h) */
 };
 
 /*

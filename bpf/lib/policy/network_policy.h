@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
 #include "../base/addr.h"
+#include "../conntrack/conntrack_table.h"
 #include "../drop/drop_reasons.h"
 #include "network_policy_types.h"
 #include "policy_map.h"
@@ -33,6 +34,16 @@ struct {
 	__type(value, __u32);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sl_np_cidrs SEC(".maps");
+
+/* Networks whose addresses are those of Services: what a pod sends there may get another destination. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct sl_np_cidr);
+	__type(value, __u32);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} sl_np_services SEC(".maps");
 
 /* The verdicts of each class. */
 struct {
@@ -82,7 +93,7 @@ struct {
 	__type(key, __u64);
 	__type(value, __u32);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} sl_np_namespaces SEC(".maps");
+} sl_np_open_ns SEC(".maps");
 
 /* Devices under NetworkPolicy, with keys as in sl_dev_policy. */
 struct {
@@ -147,6 +158,25 @@ union sl_np_key {
 	struct sl_np_chunk chunk;
 };
 
+/* What sl_np_verdict() is asked. */
+#define SL_NP_Q_EGRESS 1   /* the pod opened the connection */
+#define SL_NP_Q_NO_PORTS 2 /* the packet hides its ports, or its protocol */
+#define SL_NP_Q_LATER 4	   /* another hook can decide, behind all translations */
+
+/* May a packet to the address get another destination on its way? An address of a pod or a node is no Service's. */
+static __always_inline bool np_may_be_translated(const struct sl_policy_query *q, __u32 generation,
+						 union sl_np_key *key)
+{
+	addr_copy(key->addr.ip, q->remote);
+	key->addr.generation = generation;
+	if (bpf_map_lookup_elem(&sl_np_peers, &key->addr))
+		return false;
+	key->cidr.prefix_len = 32 + 128;
+	key->cidr.generation = generation;
+	addr_copy(key->cidr.ip, q->remote);
+	return bpf_map_lookup_elem(&sl_np_services, &key->cidr);
+}
+
 static __always_inline __u32 np_class_of(const struct sl_policy_query *q, __u32 generation, union sl_np_key *key)
 {
 	struct sl_np_peer *peer;
@@ -165,26 +195,27 @@ static __always_inline __u32 np_class_of(const struct sl_policy_query *q, __u32 
 }
 
 /*
- * Do the NetworkPolicies of policy id admit a connection? no_ports: the packet hides its ports, or its protocol.
- * Returns an enum sl_drop_reason.
- * in: policy_query()
+ * Do the NetworkPolicies of policy id admit a connection? query: SL_NP_Q_*. Returns an enum sl_drop_reason.
+ * in: policy_query()  out: ct_scratch()->egress_later, if it is to be set
  */
-__noinline int sl_np_verdict(__u32 id, __u32 egress, __u32 no_ports)
+__noinline int sl_np_verdict(__u32 id, __u32 query)
 {
+	bool egress = query & SL_NP_Q_EGRESS;
 	struct sl_policy_query *q = policy_query();
 	struct sl_np_policy *pol = np_policy(id);
+	struct sl_ct_scratch *s = ct_scratch();
 	__u32 first, count, i, generation;
 	union sl_np_key key = {};
 	struct sl_np_bits *bits;
 	int point = -1;
 
-	if (!pol || !q)
+	if (!pol || !q || !s)
 		return SL_DROP_POLICY_RACE;
 	first = egress ? pol->ingress_count : 0;
 	count = egress ? pol->egress_count : pol->ingress_count;
 	if (!count)
 		return SL_DROP_NONE;
-	if (no_ports)
+	if (query & SL_NP_Q_NO_PORTS)
 		return SL_DROP_UNPARSABLE;
 	for (i = 0; i < SL_NP_SEGMENTS && point < 0; i += SL_NP_SEGMENTS_CHUNK) {
 		if (i >= count)
@@ -195,6 +226,10 @@ __noinline int sl_np_verdict(__u32 id, __u32 egress, __u32 no_ports)
 		return SL_DROP_NONE;
 	if (pol->set == SL_NP_SET_CLOSED)
 		return SL_DROP_NP_PENDING;
+	if ((query & SL_NP_Q_LATER) && np_may_be_translated(q, pol->generation, &key)) {
+		s->egress_later = SL_CT_EGRESS_LATER;
+		return SL_DROP_NONE;
+	}
 	if (point > SL_NP_POINT_DENY) {
 		generation = pol->generation;
 		key.chunk.class = np_class_of(q, generation, &key);

@@ -40,6 +40,16 @@ static __always_inline struct sl_ct_entry *policy_entry(const struct sl_tuple *k
 }
 
 /*
+ * Notes that the policy id has admitted the connection, as far as this hook can tell.
+ * in: s->egress_later
+ */
+static __always_inline void policy_admitted(struct sl_ct_entry *ct, const struct sl_ct_scratch *s, __u16 id)
+{
+	ct->policy = id;
+	ct->flags = (ct->flags & ~SL_CT_EGRESS_LATER) | s->egress_later;
+}
+
+/*
  * Admits a packet of the device dev, which is under the policy id: by the verdict of its
  * connection, or by the rules, which creates an entry. query: SL_POLICY_Q_*. *entry: the one
  * under the packet's own tuple, if there is one.
@@ -66,18 +76,18 @@ static __always_inline __must_check enum sl_drop_reason policy_admit(struct __sk
 		return SL_DROP_NONE;
 	if (ct)
 		pod_opens = ct->flags & SL_CT_POD_OPENED;
-	reason = policy_verdict(skb, p, dev, pod_opens, query);
+	reason = policy_verdict(skb, &p->tuple, dev, pod_opens, query);
 	if (reason)
 		return reason;
-	if (ct) {
-		ct->policy = id;
-		return SL_DROP_NONE;
-	}
 	s = ct_scratch();
 	if (!s)
 		return SL_DROP_CT_TABLE;
+	if (ct) {
+		policy_admitted(ct, s, id);
+		return SL_DROP_NONE;
+	}
 	ct_init(&s->entry, owner, pod_opens ? SL_CT_POD_OPENED : 0, now);
-	s->entry.policy = id;
+	policy_admitted(&s->entry, s, id);
 	*entry = ct_begin(&p->tuple, s);
 	return *entry ? SL_DROP_NONE : SL_DROP_CT_TABLE;
 }
@@ -207,8 +217,8 @@ __noinline int sl_policy_admit_full(struct __sk_buff *skb, __u32 dev, __u32 dir,
 		if (!reason && ct)
 			policy_track(skb, &full->outer.p, ct, dir == SL_RX ? SL_RX : SL_TX, now);
 	} else {
-		query |= policy_flags_full(skb, full, kind, s, dir, number, now);
-		reason = policy_verdict(skb, &full->outer.p, dev, dir == SL_TX, query);
+		query |= SL_POLICY_Q_NOW | policy_flags_full(skb, full, kind, s, dir, number, now);
+		reason = policy_verdict(skb, &full->outer.p.tuple, dev, dir == SL_TX, query);
 	}
 	if (!reason && full->outer.first_frag)
 		sl_policy_frag(dir);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
+#include "../conntrack/conntrack_table.h"
 #include "../drop/drop_reasons.h"
 #include "../endpoint/endpoint.h"
 #include "../endpoint/endpoint_stats.h"
@@ -174,6 +175,7 @@ static __always_inline bool policy_isolated(const struct __sk_buff *skb, const s
 #define SL_POLICY_Q_PODS_ONLY 4	 /* only whether the two pods may talk */
 #define SL_POLICY_Q_NO_PORTS 8	 /* the packet hides its ports, or its protocol */
 #define SL_POLICY_Q_FRAGMENT6 16 /* the packet is a fragment, IPv6 */
+#define SL_POLICY_Q_NOW 32	 /* no other hook can answer: not SL_CT_EGRESS_LATER */
 
 /*
  * Is it a packet of a connection that a process of this node opened? On its way to a pod such a packet
@@ -211,11 +213,22 @@ static __always_inline int policy_rules_say(const struct sl_dev_policy *s, __u32
 }
 
 /* Has the pod that the policy is for the other address too? No NetworkPolicy keeps a pod from itself. */
-static __always_inline bool is_same_pod(const struct sl_dev_policy *s, const struct sl_policy_query *q)
+static __always_inline bool is_same_pod(__u64 owner, const struct sl_policy_query *q)
 {
 	struct sl_endpoint *peer = endpoint_lookup((const __u8 *)q->remote);
 
-	return peer && peer->owner == s->owner;
+	return peer && peer->owner == owner;
+}
+
+/*
+ * SL_NP_Q_* of SL_POLICY_Q_*. What a pod sends from its host veth meets another hook behind the stack. What leaves
+ * inside its namespace does not.
+ */
+static __always_inline __u32 np_query_of(const struct sl_dev_policy *s, __u32 query)
+{
+	return (query & SL_POLICY_Q_EGRESS ? SL_NP_Q_EGRESS : 0) |
+	       (query & SL_POLICY_Q_NO_PORTS ? SL_NP_Q_NO_PORTS : 0) |
+	       (s->group && !(query & (SL_POLICY_Q_TO_POD | SL_POLICY_Q_NOW)) ? SL_NP_Q_LATER : 0);
 }
 
 /*
@@ -223,16 +236,18 @@ static __always_inline bool is_same_pod(const struct sl_dev_policy *s, const str
  * (kubelet's probes). dev: key of the pod's device in sl_dev_policy. Returns an enum
  * sl_drop_reason. Global, so that the loop is verified once. Kernels before 5.12 let such a
  * function take the context and scalars only.
- * in: policy_query()
+ * in: policy_query()  out: ct_scratch()->egress_later
  */
 __noinline int sl_policy_verdict(struct __sk_buff *skb, __u32 dev, __u32 query)
 {
 	struct sl_dev_policy *s = policy_device_of(dev);
 	struct sl_policy_query *q = policy_query();
+	struct sl_ct_scratch *scratch = ct_scratch();
 	int reason;
 
-	if (!skb || !q)
+	if (!skb || !q || !scratch)
 		return SL_DROP_POLICY_RACE;
+	scratch->egress_later = 0;
 	if (!s)
 		return SL_DROP_NONE;
 	if (!(query & SL_POLICY_Q_EGRESS) && from_node(skb, q, s, query))
@@ -244,8 +259,8 @@ __noinline int sl_policy_verdict(struct __sk_buff *skb, __u32 dev, __u32 query)
 	reason = policy_rules_say(s, query);
 	if (reason || !(s->flags & SL_POLICY_NETWORK))
 		return reason;
-	reason = sl_np_verdict(s->policy, query & SL_POLICY_Q_EGRESS, query & SL_POLICY_Q_NO_PORTS);
-	return reason && is_same_pod(s, q) ? SL_DROP_NONE : reason;
+	reason = sl_np_verdict(s->policy, np_query_of(s, query));
+	return reason && is_same_pod(s->owner, q) ? SL_DROP_NONE : reason;
 }
 
 static __always_inline bool has_ports(__u8 proto)
@@ -253,23 +268,29 @@ static __always_inline bool has_ports(__u8 proto)
 	return proto == IPPROTO_TCP || proto == IPPROTO_UDP || proto == IPPROTO_SCTP;
 }
 
+/* Asks about a connection with the address remote. port: of the end that it is opened to, network byte order. */
+static __always_inline void policy_set_query(struct sl_policy_query *q, const __u8 *remote, __u8 proto, __be16 port)
+{
+	addr_copy(q->remote, remote);
+	q->proto = proto;
+	q->family = addr_is_v4(remote) ? SL_RULE_V4 : SL_RULE_V6;
+	q->port = has_ports(proto) ? bpf_ntohs(port) : SL_POLICY_NO_PORT;
+}
+
 /*
- * Evaluates the policy for p, a packet of the device dev. pod_opens: the pod opens the connection.
+ * Evaluates the policy for a packet of the device dev with the tuple t. pod_opens: the pod opens the connection.
  * query: SL_POLICY_Q_*.
  * out: policy_query()
  */
-static __always_inline __must_check enum sl_drop_reason policy_verdict(struct __sk_buff *skb, const struct sl_pkt *p,
+static __always_inline __must_check enum sl_drop_reason policy_verdict(struct __sk_buff *skb, const struct sl_tuple *t,
 								       __u32 dev, bool pod_opens, __u32 query)
 {
 	struct sl_policy_query *q = policy_query();
 
 	if (!q)
 		return SL_DROP_POLICY_RACE;
-	addr_copy(q->remote, p->tuple.remote);
-	q->proto = p->tuple.proto;
-	q->family = addr_is_v4(p->tuple.remote) ? SL_RULE_V4 : SL_RULE_V6;
-	q->port = SL_POLICY_NO_PORT;
-	if (has_ports(p->tuple.proto) && !(query & SL_POLICY_Q_NO_PORTS))
-		q->port = bpf_ntohs(pod_opens ? p->tuple.remote_port : p->tuple.local_port);
+	policy_set_query(q, t->remote, t->proto, pod_opens ? t->remote_port : t->local_port);
+	if (query & SL_POLICY_Q_NO_PORTS)
+		q->port = SL_POLICY_NO_PORT;
 	return (enum sl_drop_reason)sl_policy_verdict(skb, dev, query | (pod_opens ? SL_POLICY_Q_EGRESS : 0));
 }

@@ -40,11 +40,12 @@ const (
 	MapDevicePolicy      = "sl_dev_policy"
 	MapNPPeers           = "sl_np_peers"
 	MapNPCIDRs           = "sl_np_cidrs"
+	MapNPServices        = "sl_np_services"
 	MapNPBits            = "sl_np_bits"
 	MapNPPolicies        = "sl_np_policies"
 	MapNPSets            = "sl_np_sets"
 	MapNPPods            = "sl_np_pods"
-	MapNPNamespaces      = "sl_np_namespaces"
+	MapNPNamespaces      = "sl_np_open_ns"
 	MapNPDevices         = "sl_np_devices"
 	MapEDTLimits         = "sl_edt_limits"
 	MapEDTCIDRs          = "sl_edt_cidrs"
@@ -60,7 +61,7 @@ func LaterMaps() []string {
 	return []string{
 		MapPodDevices, MapPodMACs, MapParentPods, MapConntrackPlaces, MapConntrackShares, MapConntrackTurnover, MapHostPortOutside,
 		MapConntrackCounts, MapTunnelPorts, mapNodePorts, mapNodeSent,
-		MapNPPeers, MapNPCIDRs, MapNPBits, MapNPPolicies, MapNPSets, MapNPPods, MapNPNamespaces, MapNPDevices,
+		MapNPPeers, MapNPCIDRs, MapNPServices, MapNPBits, MapNPPolicies, MapNPSets, MapNPPods, MapNPNamespaces, MapNPDevices,
 	}
 }
 
@@ -70,7 +71,7 @@ func SharedMaps() []string {
 		MapEndpoints, MapEpStats, MapPodDevices, MapNodeAddrs, MapUplinks, MapTunnelPorts, MapNoMasqCIDRs, MapConntrack, MapConntrackUnassured,
 		MapConntrackPlaces, MapConntrackShares, MapConntrackTurnover, MapConntrackCounts, MapHostPortOutside, MapHostPorts, MapReservedPorts, MapDropReasons, mapFrags, MapCacheEpoch, MapLastClientPort, MapHostUDP, mapNodePorts, mapNodeSent,
 		MapPodnsDevices, MapParentPods, MapEDTLimits, MapEDTCIDRs, MapPolicies, MapDevicePolicy,
-		MapNPPeers, MapNPCIDRs, MapNPBits, MapNPPolicies, MapNPSets, MapNPPods, MapNPNamespaces, MapNPDevices, MapDenylist, MapPodMACs,
+		MapNPPeers, MapNPCIDRs, MapNPServices, MapNPBits, MapNPPolicies, MapNPSets, MapNPPods, MapNPNamespaces, MapNPDevices, MapDenylist, MapPodMACs,
 		MapSockLBConn, MapSockLBUDP, MapHostPortAllowlist, MapDropsByDevice, MapDropEvents, MapEventLease, MapEventState,
 	}
 }

@@ -46,10 +46,11 @@ const (
 	FromPodMapSlNpBits          = "sl_np_bits"
 	FromPodMapSlNpCidrs         = "sl_np_cidrs"
 	FromPodMapSlNpDevices       = "sl_np_devices"
-	FromPodMapSlNpNamespaces    = "sl_np_namespaces"
+	FromPodMapSlNpOpenNs        = "sl_np_open_ns"
 	FromPodMapSlNpPeers         = "sl_np_peers"
 	FromPodMapSlNpPods          = "sl_np_pods"
 	FromPodMapSlNpPolicies      = "sl_np_policies"
+	FromPodMapSlNpServices      = "sl_np_services"
 	FromPodMapSlNpSets          = "sl_np_sets"
 	FromPodMapSlNsDevices       = "sl_ns_devices"
 	FromPodMapSlParentPods      = "sl_parent_pods"
@@ -141,49 +142,50 @@ type FromPodProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type FromPodMapSpecs struct {
-	SlCacheEpoch   *ebpf.MapSpec `ebpf:"sl_cache_epoch"`
-	SlCt           *ebpf.MapSpec `ebpf:"sl_ct"`
-	SlCtCounts     *ebpf.MapSpec `ebpf:"sl_ct_counts"`
-	SlCtPlaces     *ebpf.MapSpec `ebpf:"sl_ct_places"`
-	SlCtScratch    *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
-	SlCtShares     *ebpf.MapSpec `ebpf:"sl_ct_shares"`
-	SlCtTurnover   *ebpf.MapSpec `ebpf:"sl_ct_turnover"`
-	SlCtUnassured  *ebpf.MapSpec `ebpf:"sl_ct_unassured"`
-	SlDevPolicy    *ebpf.MapSpec `ebpf:"sl_dev_policy"`
-	SlDropEvents   *ebpf.MapSpec `ebpf:"sl_drop_events"`
-	SlDropReasons  *ebpf.MapSpec `ebpf:"sl_drop_reasons"`
-	SlDropsByDev   *ebpf.MapSpec `ebpf:"sl_drops_by_dev"`
-	SlEndpoints    *ebpf.MapSpec `ebpf:"sl_endpoints"`
-	SlEpCache      *ebpf.MapSpec `ebpf:"sl_ep_cache"`
-	SlEpStats      *ebpf.MapSpec `ebpf:"sl_ep_stats"`
-	SlEventLease   *ebpf.MapSpec `ebpf:"sl_event_lease"`
-	SlEventState   *ebpf.MapSpec `ebpf:"sl_event_state"`
-	SlFrags        *ebpf.MapSpec `ebpf:"sl_frags"`
-	SlFullScratch  *ebpf.MapSpec `ebpf:"sl_full_scratch"`
-	SlHostUdp      *ebpf.MapSpec `ebpf:"sl_host_udp"`
-	SlHostports    *ebpf.MapSpec `ebpf:"sl_hostports"`
-	SlHpAllowlist  *ebpf.MapSpec `ebpf:"sl_hp_allowlist"`
-	SlHpOutside    *ebpf.MapSpec `ebpf:"sl_hp_outside"`
-	SlHpinScratch  *ebpf.MapSpec `ebpf:"sl_hpin_scratch"`
-	SlNodeAddrs    *ebpf.MapSpec `ebpf:"sl_node_addrs"`
-	SlNodeSent     *ebpf.MapSpec `ebpf:"sl_node_sent"`
-	SlNomasqCidrs  *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
-	SlNpBits       *ebpf.MapSpec `ebpf:"sl_np_bits"`
-	SlNpCidrs      *ebpf.MapSpec `ebpf:"sl_np_cidrs"`
-	SlNpDevices    *ebpf.MapSpec `ebpf:"sl_np_devices"`
-	SlNpNamespaces *ebpf.MapSpec `ebpf:"sl_np_namespaces"`
-	SlNpPeers      *ebpf.MapSpec `ebpf:"sl_np_peers"`
-	SlNpPods       *ebpf.MapSpec `ebpf:"sl_np_pods"`
-	SlNpPolicies   *ebpf.MapSpec `ebpf:"sl_np_policies"`
-	SlNpSets       *ebpf.MapSpec `ebpf:"sl_np_sets"`
-	SlNsDevices    *ebpf.MapSpec `ebpf:"sl_ns_devices"`
-	SlParentPods   *ebpf.MapSpec `ebpf:"sl_parent_pods"`
-	SlPktScratch   *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
-	SlPolicies     *ebpf.MapSpec `ebpf:"sl_policies"`
-	SlPolicyQuery  *ebpf.MapSpec `ebpf:"sl_policy_query"`
-	SlRsvdPorts    *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
-	SlTunnelPorts  *ebpf.MapSpec `ebpf:"sl_tunnel_ports"`
-	SlUplinks      *ebpf.MapSpec `ebpf:"sl_uplinks"`
+	SlCacheEpoch  *ebpf.MapSpec `ebpf:"sl_cache_epoch"`
+	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.MapSpec `ebpf:"sl_ct_counts"`
+	SlCtPlaces    *ebpf.MapSpec `ebpf:"sl_ct_places"`
+	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
+	SlCtShares    *ebpf.MapSpec `ebpf:"sl_ct_shares"`
+	SlCtTurnover  *ebpf.MapSpec `ebpf:"sl_ct_turnover"`
+	SlCtUnassured *ebpf.MapSpec `ebpf:"sl_ct_unassured"`
+	SlDevPolicy   *ebpf.MapSpec `ebpf:"sl_dev_policy"`
+	SlDropEvents  *ebpf.MapSpec `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.MapSpec `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.MapSpec `ebpf:"sl_drops_by_dev"`
+	SlEndpoints   *ebpf.MapSpec `ebpf:"sl_endpoints"`
+	SlEpCache     *ebpf.MapSpec `ebpf:"sl_ep_cache"`
+	SlEpStats     *ebpf.MapSpec `ebpf:"sl_ep_stats"`
+	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
+	SlFrags       *ebpf.MapSpec `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.MapSpec `ebpf:"sl_full_scratch"`
+	SlHostUdp     *ebpf.MapSpec `ebpf:"sl_host_udp"`
+	SlHostports   *ebpf.MapSpec `ebpf:"sl_hostports"`
+	SlHpAllowlist *ebpf.MapSpec `ebpf:"sl_hp_allowlist"`
+	SlHpOutside   *ebpf.MapSpec `ebpf:"sl_hp_outside"`
+	SlHpinScratch *ebpf.MapSpec `ebpf:"sl_hpin_scratch"`
+	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
+	SlNodeSent    *ebpf.MapSpec `ebpf:"sl_node_sent"`
+	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
+	SlNpBits      *ebpf.MapSpec `ebpf:"sl_np_bits"`
+	SlNpCidrs     *ebpf.MapSpec `ebpf:"sl_np_cidrs"`
+	SlNpDevices   *ebpf.MapSpec `ebpf:"sl_np_devices"`
+	SlNpOpenNs    *ebpf.MapSpec `ebpf:"sl_np_open_ns"`
+	SlNpPeers     *ebpf.MapSpec `ebpf:"sl_np_peers"`
+	SlNpPods      *ebpf.MapSpec `ebpf:"sl_np_pods"`
+	SlNpPolicies  *ebpf.MapSpec `ebpf:"sl_np_policies"`
+	SlNpServices  *ebpf.MapSpec `ebpf:"sl_np_services"`
+	SlNpSets      *ebpf.MapSpec `ebpf:"sl_np_sets"`
+	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
+	SlParentPods  *ebpf.MapSpec `ebpf:"sl_parent_pods"`
+	SlPktScratch  *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
+	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
+	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
+	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
+	SlTunnelPorts *ebpf.MapSpec `ebpf:"sl_tunnel_ports"`
+	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
 // FromPodVariableSpecs contains global variables before they are loaded into the kernel.
@@ -242,49 +244,50 @@ func (o *FromPodObjects) Close() error {
 //
 // It can be passed to LoadFromPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type FromPodMaps struct {
-	SlCacheEpoch   *ebpf.Map `ebpf:"sl_cache_epoch"`
-	SlCt           *ebpf.Map `ebpf:"sl_ct"`
-	SlCtCounts     *ebpf.Map `ebpf:"sl_ct_counts"`
-	SlCtPlaces     *ebpf.Map `ebpf:"sl_ct_places"`
-	SlCtScratch    *ebpf.Map `ebpf:"sl_ct_scratch"`
-	SlCtShares     *ebpf.Map `ebpf:"sl_ct_shares"`
-	SlCtTurnover   *ebpf.Map `ebpf:"sl_ct_turnover"`
-	SlCtUnassured  *ebpf.Map `ebpf:"sl_ct_unassured"`
-	SlDevPolicy    *ebpf.Map `ebpf:"sl_dev_policy"`
-	SlDropEvents   *ebpf.Map `ebpf:"sl_drop_events"`
-	SlDropReasons  *ebpf.Map `ebpf:"sl_drop_reasons"`
-	SlDropsByDev   *ebpf.Map `ebpf:"sl_drops_by_dev"`
-	SlEndpoints    *ebpf.Map `ebpf:"sl_endpoints"`
-	SlEpCache      *ebpf.Map `ebpf:"sl_ep_cache"`
-	SlEpStats      *ebpf.Map `ebpf:"sl_ep_stats"`
-	SlEventLease   *ebpf.Map `ebpf:"sl_event_lease"`
-	SlEventState   *ebpf.Map `ebpf:"sl_event_state"`
-	SlFrags        *ebpf.Map `ebpf:"sl_frags"`
-	SlFullScratch  *ebpf.Map `ebpf:"sl_full_scratch"`
-	SlHostUdp      *ebpf.Map `ebpf:"sl_host_udp"`
-	SlHostports    *ebpf.Map `ebpf:"sl_hostports"`
-	SlHpAllowlist  *ebpf.Map `ebpf:"sl_hp_allowlist"`
-	SlHpOutside    *ebpf.Map `ebpf:"sl_hp_outside"`
-	SlHpinScratch  *ebpf.Map `ebpf:"sl_hpin_scratch"`
-	SlNodeAddrs    *ebpf.Map `ebpf:"sl_node_addrs"`
-	SlNodeSent     *ebpf.Map `ebpf:"sl_node_sent"`
-	SlNomasqCidrs  *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
-	SlNpBits       *ebpf.Map `ebpf:"sl_np_bits"`
-	SlNpCidrs      *ebpf.Map `ebpf:"sl_np_cidrs"`
-	SlNpDevices    *ebpf.Map `ebpf:"sl_np_devices"`
-	SlNpNamespaces *ebpf.Map `ebpf:"sl_np_namespaces"`
-	SlNpPeers      *ebpf.Map `ebpf:"sl_np_peers"`
-	SlNpPods       *ebpf.Map `ebpf:"sl_np_pods"`
-	SlNpPolicies   *ebpf.Map `ebpf:"sl_np_policies"`
-	SlNpSets       *ebpf.Map `ebpf:"sl_np_sets"`
-	SlNsDevices    *ebpf.Map `ebpf:"sl_ns_devices"`
-	SlParentPods   *ebpf.Map `ebpf:"sl_parent_pods"`
-	SlPktScratch   *ebpf.Map `ebpf:"sl_pkt_scratch"`
-	SlPolicies     *ebpf.Map `ebpf:"sl_policies"`
-	SlPolicyQuery  *ebpf.Map `ebpf:"sl_policy_query"`
-	SlRsvdPorts    *ebpf.Map `ebpf:"sl_rsvd_ports"`
-	SlTunnelPorts  *ebpf.Map `ebpf:"sl_tunnel_ports"`
-	SlUplinks      *ebpf.Map `ebpf:"sl_uplinks"`
+	SlCacheEpoch  *ebpf.Map `ebpf:"sl_cache_epoch"`
+	SlCt          *ebpf.Map `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.Map `ebpf:"sl_ct_counts"`
+	SlCtPlaces    *ebpf.Map `ebpf:"sl_ct_places"`
+	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
+	SlCtShares    *ebpf.Map `ebpf:"sl_ct_shares"`
+	SlCtTurnover  *ebpf.Map `ebpf:"sl_ct_turnover"`
+	SlCtUnassured *ebpf.Map `ebpf:"sl_ct_unassured"`
+	SlDevPolicy   *ebpf.Map `ebpf:"sl_dev_policy"`
+	SlDropEvents  *ebpf.Map `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.Map `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.Map `ebpf:"sl_drops_by_dev"`
+	SlEndpoints   *ebpf.Map `ebpf:"sl_endpoints"`
+	SlEpCache     *ebpf.Map `ebpf:"sl_ep_cache"`
+	SlEpStats     *ebpf.Map `ebpf:"sl_ep_stats"`
+	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
+	SlFrags       *ebpf.Map `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.Map `ebpf:"sl_full_scratch"`
+	SlHostUdp     *ebpf.Map `ebpf:"sl_host_udp"`
+	SlHostports   *ebpf.Map `ebpf:"sl_hostports"`
+	SlHpAllowlist *ebpf.Map `ebpf:"sl_hp_allowlist"`
+	SlHpOutside   *ebpf.Map `ebpf:"sl_hp_outside"`
+	SlHpinScratch *ebpf.Map `ebpf:"sl_hpin_scratch"`
+	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
+	SlNodeSent    *ebpf.Map `ebpf:"sl_node_sent"`
+	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
+	SlNpBits      *ebpf.Map `ebpf:"sl_np_bits"`
+	SlNpCidrs     *ebpf.Map `ebpf:"sl_np_cidrs"`
+	SlNpDevices   *ebpf.Map `ebpf:"sl_np_devices"`
+	SlNpOpenNs    *ebpf.Map `ebpf:"sl_np_open_ns"`
+	SlNpPeers     *ebpf.Map `ebpf:"sl_np_peers"`
+	SlNpPods      *ebpf.Map `ebpf:"sl_np_pods"`
+	SlNpPolicies  *ebpf.Map `ebpf:"sl_np_policies"`
+	SlNpServices  *ebpf.Map `ebpf:"sl_np_services"`
+	SlNpSets      *ebpf.Map `ebpf:"sl_np_sets"`
+	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
+	SlParentPods  *ebpf.Map `ebpf:"sl_parent_pods"`
+	SlPktScratch  *ebpf.Map `ebpf:"sl_pkt_scratch"`
+	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
+	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
+	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
+	SlTunnelPorts *ebpf.Map `ebpf:"sl_tunnel_ports"`
+	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
 func (m *FromPodMaps) Close() error {
@@ -319,10 +322,11 @@ func (m *FromPodMaps) Close() error {
 		m.SlNpBits,
 		m.SlNpCidrs,
 		m.SlNpDevices,
-		m.SlNpNamespaces,
+		m.SlNpOpenNs,
 		m.SlNpPeers,
 		m.SlNpPods,
 		m.SlNpPolicies,
+		m.SlNpServices,
 		m.SlNpSets,
 		m.SlNsDevices,
 		m.SlParentPods,

@@ -40,10 +40,11 @@ const (
 	ParentMapSlNpBits          = "sl_np_bits"
 	ParentMapSlNpCidrs         = "sl_np_cidrs"
 	ParentMapSlNpDevices       = "sl_np_devices"
-	ParentMapSlNpNamespaces    = "sl_np_namespaces"
+	ParentMapSlNpOpenNs        = "sl_np_open_ns"
 	ParentMapSlNpPeers         = "sl_np_peers"
 	ParentMapSlNpPods          = "sl_np_pods"
 	ParentMapSlNpPolicies      = "sl_np_policies"
+	ParentMapSlNpServices      = "sl_np_services"
 	ParentMapSlNpSets          = "sl_np_sets"
 	ParentMapSlNsDevices       = "sl_ns_devices"
 	ParentMapSlParentPods      = "sl_parent_pods"
@@ -133,41 +134,42 @@ type ParentProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ParentMapSpecs struct {
-	SlCt           *ebpf.MapSpec `ebpf:"sl_ct"`
-	SlCtCounts     *ebpf.MapSpec `ebpf:"sl_ct_counts"`
-	SlCtPlaces     *ebpf.MapSpec `ebpf:"sl_ct_places"`
-	SlCtScratch    *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
-	SlCtShares     *ebpf.MapSpec `ebpf:"sl_ct_shares"`
-	SlCtTurnover   *ebpf.MapSpec `ebpf:"sl_ct_turnover"`
-	SlCtUnassured  *ebpf.MapSpec `ebpf:"sl_ct_unassured"`
-	SlDevPolicy    *ebpf.MapSpec `ebpf:"sl_dev_policy"`
-	SlDropEvents   *ebpf.MapSpec `ebpf:"sl_drop_events"`
-	SlDropReasons  *ebpf.MapSpec `ebpf:"sl_drop_reasons"`
-	SlDropsByDev   *ebpf.MapSpec `ebpf:"sl_drops_by_dev"`
-	SlEdtCidrs     *ebpf.MapSpec `ebpf:"sl_edt_cidrs"`
-	SlEdtLimits    *ebpf.MapSpec `ebpf:"sl_edt_limits"`
-	SlEndpoints    *ebpf.MapSpec `ebpf:"sl_endpoints"`
-	SlEpStats      *ebpf.MapSpec `ebpf:"sl_ep_stats"`
-	SlEventLease   *ebpf.MapSpec `ebpf:"sl_event_lease"`
-	SlEventState   *ebpf.MapSpec `ebpf:"sl_event_state"`
-	SlFrags        *ebpf.MapSpec `ebpf:"sl_frags"`
-	SlFullScratch  *ebpf.MapSpec `ebpf:"sl_full_scratch"`
-	SlNodeAddrs    *ebpf.MapSpec `ebpf:"sl_node_addrs"`
-	SlNomasqCidrs  *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
-	SlNpBits       *ebpf.MapSpec `ebpf:"sl_np_bits"`
-	SlNpCidrs      *ebpf.MapSpec `ebpf:"sl_np_cidrs"`
-	SlNpDevices    *ebpf.MapSpec `ebpf:"sl_np_devices"`
-	SlNpNamespaces *ebpf.MapSpec `ebpf:"sl_np_namespaces"`
-	SlNpPeers      *ebpf.MapSpec `ebpf:"sl_np_peers"`
-	SlNpPods       *ebpf.MapSpec `ebpf:"sl_np_pods"`
-	SlNpPolicies   *ebpf.MapSpec `ebpf:"sl_np_policies"`
-	SlNpSets       *ebpf.MapSpec `ebpf:"sl_np_sets"`
-	SlNsDevices    *ebpf.MapSpec `ebpf:"sl_ns_devices"`
-	SlParentPods   *ebpf.MapSpec `ebpf:"sl_parent_pods"`
-	SlPktScratch   *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
-	SlPolicies     *ebpf.MapSpec `ebpf:"sl_policies"`
-	SlPolicyQuery  *ebpf.MapSpec `ebpf:"sl_policy_query"`
-	SlUplinks      *ebpf.MapSpec `ebpf:"sl_uplinks"`
+	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.MapSpec `ebpf:"sl_ct_counts"`
+	SlCtPlaces    *ebpf.MapSpec `ebpf:"sl_ct_places"`
+	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
+	SlCtShares    *ebpf.MapSpec `ebpf:"sl_ct_shares"`
+	SlCtTurnover  *ebpf.MapSpec `ebpf:"sl_ct_turnover"`
+	SlCtUnassured *ebpf.MapSpec `ebpf:"sl_ct_unassured"`
+	SlDevPolicy   *ebpf.MapSpec `ebpf:"sl_dev_policy"`
+	SlDropEvents  *ebpf.MapSpec `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.MapSpec `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.MapSpec `ebpf:"sl_drops_by_dev"`
+	SlEdtCidrs    *ebpf.MapSpec `ebpf:"sl_edt_cidrs"`
+	SlEdtLimits   *ebpf.MapSpec `ebpf:"sl_edt_limits"`
+	SlEndpoints   *ebpf.MapSpec `ebpf:"sl_endpoints"`
+	SlEpStats     *ebpf.MapSpec `ebpf:"sl_ep_stats"`
+	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
+	SlFrags       *ebpf.MapSpec `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.MapSpec `ebpf:"sl_full_scratch"`
+	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
+	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
+	SlNpBits      *ebpf.MapSpec `ebpf:"sl_np_bits"`
+	SlNpCidrs     *ebpf.MapSpec `ebpf:"sl_np_cidrs"`
+	SlNpDevices   *ebpf.MapSpec `ebpf:"sl_np_devices"`
+	SlNpOpenNs    *ebpf.MapSpec `ebpf:"sl_np_open_ns"`
+	SlNpPeers     *ebpf.MapSpec `ebpf:"sl_np_peers"`
+	SlNpPods      *ebpf.MapSpec `ebpf:"sl_np_pods"`
+	SlNpPolicies  *ebpf.MapSpec `ebpf:"sl_np_policies"`
+	SlNpServices  *ebpf.MapSpec `ebpf:"sl_np_services"`
+	SlNpSets      *ebpf.MapSpec `ebpf:"sl_np_sets"`
+	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
+	SlParentPods  *ebpf.MapSpec `ebpf:"sl_parent_pods"`
+	SlPktScratch  *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
+	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
+	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
+	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
 // ParentVariableSpecs contains global variables before they are loaded into the kernel.
@@ -226,41 +228,42 @@ func (o *ParentObjects) Close() error {
 //
 // It can be passed to LoadParentObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ParentMaps struct {
-	SlCt           *ebpf.Map `ebpf:"sl_ct"`
-	SlCtCounts     *ebpf.Map `ebpf:"sl_ct_counts"`
-	SlCtPlaces     *ebpf.Map `ebpf:"sl_ct_places"`
-	SlCtScratch    *ebpf.Map `ebpf:"sl_ct_scratch"`
-	SlCtShares     *ebpf.Map `ebpf:"sl_ct_shares"`
-	SlCtTurnover   *ebpf.Map `ebpf:"sl_ct_turnover"`
-	SlCtUnassured  *ebpf.Map `ebpf:"sl_ct_unassured"`
-	SlDevPolicy    *ebpf.Map `ebpf:"sl_dev_policy"`
-	SlDropEvents   *ebpf.Map `ebpf:"sl_drop_events"`
-	SlDropReasons  *ebpf.Map `ebpf:"sl_drop_reasons"`
-	SlDropsByDev   *ebpf.Map `ebpf:"sl_drops_by_dev"`
-	SlEdtCidrs     *ebpf.Map `ebpf:"sl_edt_cidrs"`
-	SlEdtLimits    *ebpf.Map `ebpf:"sl_edt_limits"`
-	SlEndpoints    *ebpf.Map `ebpf:"sl_endpoints"`
-	SlEpStats      *ebpf.Map `ebpf:"sl_ep_stats"`
-	SlEventLease   *ebpf.Map `ebpf:"sl_event_lease"`
-	SlEventState   *ebpf.Map `ebpf:"sl_event_state"`
-	SlFrags        *ebpf.Map `ebpf:"sl_frags"`
-	SlFullScratch  *ebpf.Map `ebpf:"sl_full_scratch"`
-	SlNodeAddrs    *ebpf.Map `ebpf:"sl_node_addrs"`
-	SlNomasqCidrs  *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
-	SlNpBits       *ebpf.Map `ebpf:"sl_np_bits"`
-	SlNpCidrs      *ebpf.Map `ebpf:"sl_np_cidrs"`
-	SlNpDevices    *ebpf.Map `ebpf:"sl_np_devices"`
-	SlNpNamespaces *ebpf.Map `ebpf:"sl_np_namespaces"`
-	SlNpPeers      *ebpf.Map `ebpf:"sl_np_peers"`
-	SlNpPods       *ebpf.Map `ebpf:"sl_np_pods"`
-	SlNpPolicies   *ebpf.Map `ebpf:"sl_np_policies"`
-	SlNpSets       *ebpf.Map `ebpf:"sl_np_sets"`
-	SlNsDevices    *ebpf.Map `ebpf:"sl_ns_devices"`
-	SlParentPods   *ebpf.Map `ebpf:"sl_parent_pods"`
-	SlPktScratch   *ebpf.Map `ebpf:"sl_pkt_scratch"`
-	SlPolicies     *ebpf.Map `ebpf:"sl_policies"`
-	SlPolicyQuery  *ebpf.Map `ebpf:"sl_policy_query"`
-	SlUplinks      *ebpf.Map `ebpf:"sl_uplinks"`
+	SlCt          *ebpf.Map `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.Map `ebpf:"sl_ct_counts"`
+	SlCtPlaces    *ebpf.Map `ebpf:"sl_ct_places"`
+	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
+	SlCtShares    *ebpf.Map `ebpf:"sl_ct_shares"`
+	SlCtTurnover  *ebpf.Map `ebpf:"sl_ct_turnover"`
+	SlCtUnassured *ebpf.Map `ebpf:"sl_ct_unassured"`
+	SlDevPolicy   *ebpf.Map `ebpf:"sl_dev_policy"`
+	SlDropEvents  *ebpf.Map `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.Map `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.Map `ebpf:"sl_drops_by_dev"`
+	SlEdtCidrs    *ebpf.Map `ebpf:"sl_edt_cidrs"`
+	SlEdtLimits   *ebpf.Map `ebpf:"sl_edt_limits"`
+	SlEndpoints   *ebpf.Map `ebpf:"sl_endpoints"`
+	SlEpStats     *ebpf.Map `ebpf:"sl_ep_stats"`
+	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
+	SlFrags       *ebpf.Map `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.Map `ebpf:"sl_full_scratch"`
+	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
+	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
+	SlNpBits      *ebpf.Map `ebpf:"sl_np_bits"`
+	SlNpCidrs     *ebpf.Map `ebpf:"sl_np_cidrs"`
+	SlNpDevices   *ebpf.Map `ebpf:"sl_np_devices"`
+	SlNpOpenNs    *ebpf.Map `ebpf:"sl_np_open_ns"`
+	SlNpPeers     *ebpf.Map `ebpf:"sl_np_peers"`
+	SlNpPods      *ebpf.Map `ebpf:"sl_np_pods"`
+	SlNpPolicies  *ebpf.Map `ebpf:"sl_np_policies"`
+	SlNpServices  *ebpf.Map `ebpf:"sl_np_services"`
+	SlNpSets      *ebpf.Map `ebpf:"sl_np_sets"`
+	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
+	SlParentPods  *ebpf.Map `ebpf:"sl_parent_pods"`
+	SlPktScratch  *ebpf.Map `ebpf:"sl_pkt_scratch"`
+	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
+	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
+	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
 func (m *ParentMaps) Close() error {
@@ -289,10 +292,11 @@ func (m *ParentMaps) Close() error {
 		m.SlNpBits,
 		m.SlNpCidrs,
 		m.SlNpDevices,
-		m.SlNpNamespaces,
+		m.SlNpOpenNs,
 		m.SlNpPeers,
 		m.SlNpPods,
 		m.SlNpPolicies,
+		m.SlNpServices,
 		m.SlNpSets,
 		m.SlNsDevices,
 		m.SlParentPods,

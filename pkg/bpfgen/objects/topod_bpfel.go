@@ -43,10 +43,11 @@ const (
 	ToPodMapSlNpBits          = "sl_np_bits"
 	ToPodMapSlNpCidrs         = "sl_np_cidrs"
 	ToPodMapSlNpDevices       = "sl_np_devices"
-	ToPodMapSlNpNamespaces    = "sl_np_namespaces"
+	ToPodMapSlNpOpenNs        = "sl_np_open_ns"
 	ToPodMapSlNpPeers         = "sl_np_peers"
 	ToPodMapSlNpPods          = "sl_np_pods"
 	ToPodMapSlNpPolicies      = "sl_np_policies"
+	ToPodMapSlNpServices      = "sl_np_services"
 	ToPodMapSlNpSets          = "sl_np_sets"
 	ToPodMapSlNsDevices       = "sl_ns_devices"
 	ToPodMapSlParentPods      = "sl_parent_pods"
@@ -137,45 +138,46 @@ type ToPodProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ToPodMapSpecs struct {
-	SlCt           *ebpf.MapSpec `ebpf:"sl_ct"`
-	SlCtCounts     *ebpf.MapSpec `ebpf:"sl_ct_counts"`
-	SlCtPlaces     *ebpf.MapSpec `ebpf:"sl_ct_places"`
-	SlCtScratch    *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
-	SlCtShares     *ebpf.MapSpec `ebpf:"sl_ct_shares"`
-	SlCtTurnover   *ebpf.MapSpec `ebpf:"sl_ct_turnover"`
-	SlCtUnassured  *ebpf.MapSpec `ebpf:"sl_ct_unassured"`
-	SlDevPolicy    *ebpf.MapSpec `ebpf:"sl_dev_policy"`
-	SlDropEvents   *ebpf.MapSpec `ebpf:"sl_drop_events"`
-	SlDropReasons  *ebpf.MapSpec `ebpf:"sl_drop_reasons"`
-	SlDropsByDev   *ebpf.MapSpec `ebpf:"sl_drops_by_dev"`
-	SlEndpoints    *ebpf.MapSpec `ebpf:"sl_endpoints"`
-	SlEpStats      *ebpf.MapSpec `ebpf:"sl_ep_stats"`
-	SlEventLease   *ebpf.MapSpec `ebpf:"sl_event_lease"`
-	SlEventState   *ebpf.MapSpec `ebpf:"sl_event_state"`
-	SlFrags        *ebpf.MapSpec `ebpf:"sl_frags"`
-	SlFullScratch  *ebpf.MapSpec `ebpf:"sl_full_scratch"`
-	SlHostUdp      *ebpf.MapSpec `ebpf:"sl_host_udp"`
-	SlHostports    *ebpf.MapSpec `ebpf:"sl_hostports"`
-	SlHpAllowlist  *ebpf.MapSpec `ebpf:"sl_hp_allowlist"`
-	SlHpinScratch  *ebpf.MapSpec `ebpf:"sl_hpin_scratch"`
-	SlNodeAddrs    *ebpf.MapSpec `ebpf:"sl_node_addrs"`
-	SlNodeSent     *ebpf.MapSpec `ebpf:"sl_node_sent"`
-	SlNomasqCidrs  *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
-	SlNpBits       *ebpf.MapSpec `ebpf:"sl_np_bits"`
-	SlNpCidrs      *ebpf.MapSpec `ebpf:"sl_np_cidrs"`
-	SlNpDevices    *ebpf.MapSpec `ebpf:"sl_np_devices"`
-	SlNpNamespaces *ebpf.MapSpec `ebpf:"sl_np_namespaces"`
-	SlNpPeers      *ebpf.MapSpec `ebpf:"sl_np_peers"`
-	SlNpPods       *ebpf.MapSpec `ebpf:"sl_np_pods"`
-	SlNpPolicies   *ebpf.MapSpec `ebpf:"sl_np_policies"`
-	SlNpSets       *ebpf.MapSpec `ebpf:"sl_np_sets"`
-	SlNsDevices    *ebpf.MapSpec `ebpf:"sl_ns_devices"`
-	SlParentPods   *ebpf.MapSpec `ebpf:"sl_parent_pods"`
-	SlPktScratch   *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
-	SlPolicies     *ebpf.MapSpec `ebpf:"sl_policies"`
-	SlPolicyQuery  *ebpf.MapSpec `ebpf:"sl_policy_query"`
-	SlRsvdPorts    *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
-	SlUplinks      *ebpf.MapSpec `ebpf:"sl_uplinks"`
+	SlCt          *ebpf.MapSpec `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.MapSpec `ebpf:"sl_ct_counts"`
+	SlCtPlaces    *ebpf.MapSpec `ebpf:"sl_ct_places"`
+	SlCtScratch   *ebpf.MapSpec `ebpf:"sl_ct_scratch"`
+	SlCtShares    *ebpf.MapSpec `ebpf:"sl_ct_shares"`
+	SlCtTurnover  *ebpf.MapSpec `ebpf:"sl_ct_turnover"`
+	SlCtUnassured *ebpf.MapSpec `ebpf:"sl_ct_unassured"`
+	SlDevPolicy   *ebpf.MapSpec `ebpf:"sl_dev_policy"`
+	SlDropEvents  *ebpf.MapSpec `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.MapSpec `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.MapSpec `ebpf:"sl_drops_by_dev"`
+	SlEndpoints   *ebpf.MapSpec `ebpf:"sl_endpoints"`
+	SlEpStats     *ebpf.MapSpec `ebpf:"sl_ep_stats"`
+	SlEventLease  *ebpf.MapSpec `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.MapSpec `ebpf:"sl_event_state"`
+	SlFrags       *ebpf.MapSpec `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.MapSpec `ebpf:"sl_full_scratch"`
+	SlHostUdp     *ebpf.MapSpec `ebpf:"sl_host_udp"`
+	SlHostports   *ebpf.MapSpec `ebpf:"sl_hostports"`
+	SlHpAllowlist *ebpf.MapSpec `ebpf:"sl_hp_allowlist"`
+	SlHpinScratch *ebpf.MapSpec `ebpf:"sl_hpin_scratch"`
+	SlNodeAddrs   *ebpf.MapSpec `ebpf:"sl_node_addrs"`
+	SlNodeSent    *ebpf.MapSpec `ebpf:"sl_node_sent"`
+	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
+	SlNpBits      *ebpf.MapSpec `ebpf:"sl_np_bits"`
+	SlNpCidrs     *ebpf.MapSpec `ebpf:"sl_np_cidrs"`
+	SlNpDevices   *ebpf.MapSpec `ebpf:"sl_np_devices"`
+	SlNpOpenNs    *ebpf.MapSpec `ebpf:"sl_np_open_ns"`
+	SlNpPeers     *ebpf.MapSpec `ebpf:"sl_np_peers"`
+	SlNpPods      *ebpf.MapSpec `ebpf:"sl_np_pods"`
+	SlNpPolicies  *ebpf.MapSpec `ebpf:"sl_np_policies"`
+	SlNpServices  *ebpf.MapSpec `ebpf:"sl_np_services"`
+	SlNpSets      *ebpf.MapSpec `ebpf:"sl_np_sets"`
+	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
+	SlParentPods  *ebpf.MapSpec `ebpf:"sl_parent_pods"`
+	SlPktScratch  *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
+	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
+	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
+	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
+	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
 }
 
 // ToPodVariableSpecs contains global variables before they are loaded into the kernel.
@@ -234,45 +236,46 @@ func (o *ToPodObjects) Close() error {
 //
 // It can be passed to LoadToPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ToPodMaps struct {
-	SlCt           *ebpf.Map `ebpf:"sl_ct"`
-	SlCtCounts     *ebpf.Map `ebpf:"sl_ct_counts"`
-	SlCtPlaces     *ebpf.Map `ebpf:"sl_ct_places"`
-	SlCtScratch    *ebpf.Map `ebpf:"sl_ct_scratch"`
-	SlCtShares     *ebpf.Map `ebpf:"sl_ct_shares"`
-	SlCtTurnover   *ebpf.Map `ebpf:"sl_ct_turnover"`
-	SlCtUnassured  *ebpf.Map `ebpf:"sl_ct_unassured"`
-	SlDevPolicy    *ebpf.Map `ebpf:"sl_dev_policy"`
-	SlDropEvents   *ebpf.Map `ebpf:"sl_drop_events"`
-	SlDropReasons  *ebpf.Map `ebpf:"sl_drop_reasons"`
-	SlDropsByDev   *ebpf.Map `ebpf:"sl_drops_by_dev"`
-	SlEndpoints    *ebpf.Map `ebpf:"sl_endpoints"`
-	SlEpStats      *ebpf.Map `ebpf:"sl_ep_stats"`
-	SlEventLease   *ebpf.Map `ebpf:"sl_event_lease"`
-	SlEventState   *ebpf.Map `ebpf:"sl_event_state"`
-	SlFrags        *ebpf.Map `ebpf:"sl_frags"`
-	SlFullScratch  *ebpf.Map `ebpf:"sl_full_scratch"`
-	SlHostUdp      *ebpf.Map `ebpf:"sl_host_udp"`
-	SlHostports    *ebpf.Map `ebpf:"sl_hostports"`
-	SlHpAllowlist  *ebpf.Map `ebpf:"sl_hp_allowlist"`
-	SlHpinScratch  *ebpf.Map `ebpf:"sl_hpin_scratch"`
-	SlNodeAddrs    *ebpf.Map `ebpf:"sl_node_addrs"`
-	SlNodeSent     *ebpf.Map `ebpf:"sl_node_sent"`
-	SlNomasqCidrs  *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
-	SlNpBits       *ebpf.Map `ebpf:"sl_np_bits"`
-	SlNpCidrs      *ebpf.Map `ebpf:"sl_np_cidrs"`
-	SlNpDevices    *ebpf.Map `ebpf:"sl_np_devices"`
-	SlNpNamespaces *ebpf.Map `ebpf:"sl_np_namespaces"`
-	SlNpPeers      *ebpf.Map `ebpf:"sl_np_peers"`
-	SlNpPods       *ebpf.Map `ebpf:"sl_np_pods"`
-	SlNpPolicies   *ebpf.Map `ebpf:"sl_np_policies"`
-	SlNpSets       *ebpf.Map `ebpf:"sl_np_sets"`
-	SlNsDevices    *ebpf.Map `ebpf:"sl_ns_devices"`
-	SlParentPods   *ebpf.Map `ebpf:"sl_parent_pods"`
-	SlPktScratch   *ebpf.Map `ebpf:"sl_pkt_scratch"`
-	SlPolicies     *ebpf.Map `ebpf:"sl_policies"`
-	SlPolicyQuery  *ebpf.Map `ebpf:"sl_policy_query"`
-	SlRsvdPorts    *ebpf.Map `ebpf:"sl_rsvd_ports"`
-	SlUplinks      *ebpf.Map `ebpf:"sl_uplinks"`
+	SlCt          *ebpf.Map `ebpf:"sl_ct"`
+	SlCtCounts    *ebpf.Map `ebpf:"sl_ct_counts"`
+	SlCtPlaces    *ebpf.Map `ebpf:"sl_ct_places"`
+	SlCtScratch   *ebpf.Map `ebpf:"sl_ct_scratch"`
+	SlCtShares    *ebpf.Map `ebpf:"sl_ct_shares"`
+	SlCtTurnover  *ebpf.Map `ebpf:"sl_ct_turnover"`
+	SlCtUnassured *ebpf.Map `ebpf:"sl_ct_unassured"`
+	SlDevPolicy   *ebpf.Map `ebpf:"sl_dev_policy"`
+	SlDropEvents  *ebpf.Map `ebpf:"sl_drop_events"`
+	SlDropReasons *ebpf.Map `ebpf:"sl_drop_reasons"`
+	SlDropsByDev  *ebpf.Map `ebpf:"sl_drops_by_dev"`
+	SlEndpoints   *ebpf.Map `ebpf:"sl_endpoints"`
+	SlEpStats     *ebpf.Map `ebpf:"sl_ep_stats"`
+	SlEventLease  *ebpf.Map `ebpf:"sl_event_lease"`
+	SlEventState  *ebpf.Map `ebpf:"sl_event_state"`
+	SlFrags       *ebpf.Map `ebpf:"sl_frags"`
+	SlFullScratch *ebpf.Map `ebpf:"sl_full_scratch"`
+	SlHostUdp     *ebpf.Map `ebpf:"sl_host_udp"`
+	SlHostports   *ebpf.Map `ebpf:"sl_hostports"`
+	SlHpAllowlist *ebpf.Map `ebpf:"sl_hp_allowlist"`
+	SlHpinScratch *ebpf.Map `ebpf:"sl_hpin_scratch"`
+	SlNodeAddrs   *ebpf.Map `ebpf:"sl_node_addrs"`
+	SlNodeSent    *ebpf.Map `ebpf:"sl_node_sent"`
+	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
+	SlNpBits      *ebpf.Map `ebpf:"sl_np_bits"`
+	SlNpCidrs     *ebpf.Map `ebpf:"sl_np_cidrs"`
+	SlNpDevices   *ebpf.Map `ebpf:"sl_np_devices"`
+	SlNpOpenNs    *ebpf.Map `ebpf:"sl_np_open_ns"`
+	SlNpPeers     *ebpf.Map `ebpf:"sl_np_peers"`
+	SlNpPods      *ebpf.Map `ebpf:"sl_np_pods"`
+	SlNpPolicies  *ebpf.Map `ebpf:"sl_np_policies"`
+	SlNpServices  *ebpf.Map `ebpf:"sl_np_services"`
+	SlNpSets      *ebpf.Map `ebpf:"sl_np_sets"`
+	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
+	SlParentPods  *ebpf.Map `ebpf:"sl_parent_pods"`
+	SlPktScratch  *ebpf.Map `ebpf:"sl_pkt_scratch"`
+	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
+	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
+	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
+	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
 }
 
 func (m *ToPodMaps) Close() error {
@@ -304,10 +307,11 @@ func (m *ToPodMaps) Close() error {
 		m.SlNpBits,
 		m.SlNpCidrs,
 		m.SlNpDevices,
-		m.SlNpNamespaces,
+		m.SlNpOpenNs,
 		m.SlNpPeers,
 		m.SlNpPods,
 		m.SlNpPolicies,
+		m.SlNpServices,
 		m.SlNpSets,
 		m.SlNsDevices,
 		m.SlParentPods,

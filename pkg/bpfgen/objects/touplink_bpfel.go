@@ -23,6 +23,7 @@ const (
 	ToUplinkMapSlCtShares        = "sl_ct_shares"
 	ToUplinkMapSlCtTurnover      = "sl_ct_turnover"
 	ToUplinkMapSlCtUnassured     = "sl_ct_unassured"
+	ToUplinkMapSlDevPolicy       = "sl_dev_policy"
 	ToUplinkMapSlDropEvents      = "sl_drop_events"
 	ToUplinkMapSlDropReasons     = "sl_drop_reasons"
 	ToUplinkMapSlDropsByDev      = "sl_drops_by_dev"
@@ -39,7 +40,20 @@ const (
 	ToUplinkMapSlNodePorts       = "sl_node_ports"
 	ToUplinkMapSlNodeSent        = "sl_node_sent"
 	ToUplinkMapSlNomasqCidrs     = "sl_nomasq_cidrs"
+	ToUplinkMapSlNpBits          = "sl_np_bits"
+	ToUplinkMapSlNpCidrs         = "sl_np_cidrs"
+	ToUplinkMapSlNpDevices       = "sl_np_devices"
+	ToUplinkMapSlNpOpenNs        = "sl_np_open_ns"
+	ToUplinkMapSlNpPeers         = "sl_np_peers"
+	ToUplinkMapSlNpPods          = "sl_np_pods"
+	ToUplinkMapSlNpPolicies      = "sl_np_policies"
+	ToUplinkMapSlNpServices      = "sl_np_services"
+	ToUplinkMapSlNpSets          = "sl_np_sets"
+	ToUplinkMapSlNsDevices       = "sl_ns_devices"
+	ToUplinkMapSlParentPods      = "sl_parent_pods"
 	ToUplinkMapSlPktScratch      = "sl_pkt_scratch"
+	ToUplinkMapSlPolicies        = "sl_policies"
+	ToUplinkMapSlPolicyQuery     = "sl_policy_query"
 	ToUplinkMapSlRsvdPorts       = "sl_rsvd_ports"
 	ToUplinkMapSlTunnelPorts     = "sl_tunnel_ports"
 	ToUplinkMapSlUplinks         = "sl_uplinks"
@@ -132,6 +146,7 @@ type ToUplinkMapSpecs struct {
 	SlCtShares    *ebpf.MapSpec `ebpf:"sl_ct_shares"`
 	SlCtTurnover  *ebpf.MapSpec `ebpf:"sl_ct_turnover"`
 	SlCtUnassured *ebpf.MapSpec `ebpf:"sl_ct_unassured"`
+	SlDevPolicy   *ebpf.MapSpec `ebpf:"sl_dev_policy"`
 	SlDropEvents  *ebpf.MapSpec `ebpf:"sl_drop_events"`
 	SlDropReasons *ebpf.MapSpec `ebpf:"sl_drop_reasons"`
 	SlDropsByDev  *ebpf.MapSpec `ebpf:"sl_drops_by_dev"`
@@ -148,7 +163,20 @@ type ToUplinkMapSpecs struct {
 	SlNodePorts   *ebpf.MapSpec `ebpf:"sl_node_ports"`
 	SlNodeSent    *ebpf.MapSpec `ebpf:"sl_node_sent"`
 	SlNomasqCidrs *ebpf.MapSpec `ebpf:"sl_nomasq_cidrs"`
+	SlNpBits      *ebpf.MapSpec `ebpf:"sl_np_bits"`
+	SlNpCidrs     *ebpf.MapSpec `ebpf:"sl_np_cidrs"`
+	SlNpDevices   *ebpf.MapSpec `ebpf:"sl_np_devices"`
+	SlNpOpenNs    *ebpf.MapSpec `ebpf:"sl_np_open_ns"`
+	SlNpPeers     *ebpf.MapSpec `ebpf:"sl_np_peers"`
+	SlNpPods      *ebpf.MapSpec `ebpf:"sl_np_pods"`
+	SlNpPolicies  *ebpf.MapSpec `ebpf:"sl_np_policies"`
+	SlNpServices  *ebpf.MapSpec `ebpf:"sl_np_services"`
+	SlNpSets      *ebpf.MapSpec `ebpf:"sl_np_sets"`
+	SlNsDevices   *ebpf.MapSpec `ebpf:"sl_ns_devices"`
+	SlParentPods  *ebpf.MapSpec `ebpf:"sl_parent_pods"`
 	SlPktScratch  *ebpf.MapSpec `ebpf:"sl_pkt_scratch"`
+	SlPolicies    *ebpf.MapSpec `ebpf:"sl_policies"`
+	SlPolicyQuery *ebpf.MapSpec `ebpf:"sl_policy_query"`
 	SlRsvdPorts   *ebpf.MapSpec `ebpf:"sl_rsvd_ports"`
 	SlTunnelPorts *ebpf.MapSpec `ebpf:"sl_tunnel_ports"`
 	SlUplinks     *ebpf.MapSpec `ebpf:"sl_uplinks"`
@@ -217,6 +245,7 @@ type ToUplinkMaps struct {
 	SlCtShares    *ebpf.Map `ebpf:"sl_ct_shares"`
 	SlCtTurnover  *ebpf.Map `ebpf:"sl_ct_turnover"`
 	SlCtUnassured *ebpf.Map `ebpf:"sl_ct_unassured"`
+	SlDevPolicy   *ebpf.Map `ebpf:"sl_dev_policy"`
 	SlDropEvents  *ebpf.Map `ebpf:"sl_drop_events"`
 	SlDropReasons *ebpf.Map `ebpf:"sl_drop_reasons"`
 	SlDropsByDev  *ebpf.Map `ebpf:"sl_drops_by_dev"`
@@ -233,7 +262,20 @@ type ToUplinkMaps struct {
 	SlNodePorts   *ebpf.Map `ebpf:"sl_node_ports"`
 	SlNodeSent    *ebpf.Map `ebpf:"sl_node_sent"`
 	SlNomasqCidrs *ebpf.Map `ebpf:"sl_nomasq_cidrs"`
+	SlNpBits      *ebpf.Map `ebpf:"sl_np_bits"`
+	SlNpCidrs     *ebpf.Map `ebpf:"sl_np_cidrs"`
+	SlNpDevices   *ebpf.Map `ebpf:"sl_np_devices"`
+	SlNpOpenNs    *ebpf.Map `ebpf:"sl_np_open_ns"`
+	SlNpPeers     *ebpf.Map `ebpf:"sl_np_peers"`
+	SlNpPods      *ebpf.Map `ebpf:"sl_np_pods"`
+	SlNpPolicies  *ebpf.Map `ebpf:"sl_np_policies"`
+	SlNpServices  *ebpf.Map `ebpf:"sl_np_services"`
+	SlNpSets      *ebpf.Map `ebpf:"sl_np_sets"`
+	SlNsDevices   *ebpf.Map `ebpf:"sl_ns_devices"`
+	SlParentPods  *ebpf.Map `ebpf:"sl_parent_pods"`
 	SlPktScratch  *ebpf.Map `ebpf:"sl_pkt_scratch"`
+	SlPolicies    *ebpf.Map `ebpf:"sl_policies"`
+	SlPolicyQuery *ebpf.Map `ebpf:"sl_policy_query"`
 	SlRsvdPorts   *ebpf.Map `ebpf:"sl_rsvd_ports"`
 	SlTunnelPorts *ebpf.Map `ebpf:"sl_tunnel_ports"`
 	SlUplinks     *ebpf.Map `ebpf:"sl_uplinks"`
@@ -248,6 +290,7 @@ func (m *ToUplinkMaps) Close() error {
 		m.SlCtShares,
 		m.SlCtTurnover,
 		m.SlCtUnassured,
+		m.SlDevPolicy,
 		m.SlDropEvents,
 		m.SlDropReasons,
 		m.SlDropsByDev,
@@ -264,7 +307,20 @@ func (m *ToUplinkMaps) Close() error {
 		m.SlNodePorts,
 		m.SlNodeSent,
 		m.SlNomasqCidrs,
+		m.SlNpBits,
+		m.SlNpCidrs,
+		m.SlNpDevices,
+		m.SlNpOpenNs,
+		m.SlNpPeers,
+		m.SlNpPods,
+		m.SlNpPolicies,
+		m.SlNpServices,
+		m.SlNpSets,
+		m.SlNsDevices,
+		m.SlParentPods,
 		m.SlPktScratch,
+		m.SlPolicies,
+		m.SlPolicyQuery,
 		m.SlRsvdPorts,
 		m.SlTunnelPorts,
 		m.SlUplinks,

@@ -97,8 +97,8 @@ type Pod struct {
 
 // Tables are what the agent writes.
 type Tables struct {
-	Peers, CIDRs, Bits     *bpfsys.Map // for programs
-	Sets, Pods, Namespaces *bpfsys.Map // for an ADD
+	Peers, CIDRs, Services, Bits *bpfsys.Map // for programs
+	Sets, Pods, Namespaces       *bpfsys.Map // for an ADD
 }
 
 type (
@@ -143,6 +143,16 @@ func (t Tables) PutCIDR(generation uint32, p netip.Prefix, class networkpolicy.C
 // DeleteCIDR removes a network; missing is success.
 func (t Tables) DeleteCIDR(generation uint32, p netip.Prefix) error {
 	return bpfsys.Remove(t.CIDRs, newCIDRKey(generation, p))
+}
+
+// PutService notes that the addresses of a network are those of Services.
+func (t Tables) PutService(generation uint32, p netip.Prefix) error {
+	return bpfsys.Put(t.Services, newCIDRKey(generation, p), uint32(1))
+}
+
+// DeleteService takes that back; missing is success.
+func (t Tables) DeleteService(generation uint32, p netip.Prefix) error {
+	return bpfsys.Remove(t.Services, newCIDRKey(generation, p))
 }
 
 // PutBits writes a part of a class's bits.
@@ -209,8 +219,10 @@ func (t Tables) Forget(keep uint32) error {
 	if err := forget(t.Peers, func(k *addrKey, _ *peer) bool { return k.Generation != keep }); err != nil {
 		return err
 	}
-	if err := forget(t.CIDRs, func(k *cidrKey, _ *uint32) bool { return k.Generation != keep }); err != nil {
-		return err
+	for _, m := range []*bpfsys.Map{t.CIDRs, t.Services} {
+		if err := forget(m, func(k *cidrKey, _ *uint32) bool { return k.Generation != keep }); err != nil {
+			return err
+		}
 	}
 	if err := forget(t.Bits, func(k *chunkKey, _ *bits) bool { return k.Generation != keep }); err != nil {
 		return err
