@@ -18,15 +18,16 @@ var errNamespace = errors.New("the namespace is unknown")
 // Commit returns what the objects' changes since the last commit mean for the tables.
 //
 // After each of the changes, a verdict is that of before or that of afterwards. The order that gives this is: classes are divided as the
-// new sets need it, and get the new points' bits; sets; peers; pods; and then in reverse what nobody has any more. A pod whose set
-// changes in the same batch as other pods is closed in between, because its old set and a peer's new class may admit what neither
-// state does. So batches are best kept small.
+// new sets need it, and get the new points' bits; sets; peers; pods; and then in reverse what nobody has any more. Namespaces are taken
+// out before all that, and put in after it. A pod whose set changes in the same batch as other pods is closed in between, because its
+// old set and a peer's new class may admit what neither state does. So batches are best kept small.
 func (e *Engine) Commit() Batch {
 	if !e.started {
 		e.started = true
 		e.emit(WriteSet{ClosedSet, []Segment{{Direction: Ingress, Last: 1<<16 - 1, Point: DenyPoint}, {Direction: Egress, Last: 1<<16 - 1, Point: DenyPoint}}})
 		e.refreshRegions(false)
 	}
+	e.closeNamespaces()
 	e.retry()
 	dropped := e.compileSets()
 	e.addAtoms()
@@ -47,6 +48,7 @@ func (e *Engine) Commit() Batch {
 	renew(&e.dirtyKinds)
 	renew(&e.dirtyPods)
 	renew(&e.staleKinds)
+	e.openNamespaces()
 	b := Batch{Changes: e.changes, retired: retired{e.classes.ids.mark(), e.classes.pointNo.mark()}}
 	e.changes = nil
 	return b

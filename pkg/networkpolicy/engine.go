@@ -40,6 +40,7 @@ type Engine struct {
 	local      map[podKey]*localPod
 
 	cidrs map[netip.Prefix]*class // as written
+	open  map[string]struct{}     // namespaces, as written
 
 	// What changed since the last commit.
 	changes    []Change
@@ -49,6 +50,8 @@ type Engine struct {
 	staleKinds map[*kind]struct{}  // set to be compiled again
 	gone       []*localPod
 	started    bool
+
+	dirtyNamespaces map[string]struct{} // whether policies select their pods
 }
 
 // namespace has what a Namespace object says, and what is in it.
@@ -70,7 +73,7 @@ func New(c Config) *Engine {
 		pods: map[podKey]*pod{}, addrs: map[addr16]address{}, rivals: map[addr16][]*pod{}, nodes: map[addr16]struct{}{},
 		local: map[podKey]*localPod{}, cidrs: map[netip.Prefix]*class{},
 		dirtyKinds: map[*kind]struct{}{}, dirtyAddrs: map[addr16]struct{}{}, dirtyPods: map[podKey]struct{}{},
-		staleKinds: map[*kind]struct{}{},
+		staleKinds: map[*kind]struct{}{}, open: map[string]struct{}{}, dirtyNamespaces: map[string]struct{}{},
 	}
 	e.noLabels = e.labels.acquire(nil)
 	e.cells = newPartition(e.moved)
@@ -124,6 +127,7 @@ func (e *Engine) forgetNamespace(ns *namespace) {
 }
 
 func (e *Engine) namespaceChanged(ns *namespace) {
+	e.dirtyNamespaces[ns.name] = struct{}{}
 	for k := range ns.kinds {
 		e.queue(k)
 		e.stale(k)
@@ -243,6 +247,19 @@ func (e *Engine) policyChanged(versions ...*policy) {
 		k := l.pod.kind
 		if !k.stale && slices.ContainsFunc(versions, func(p *policy) bool { return p != nil && (!k.ns.known || p.selects(k)) }) {
 			e.stale(k)
+		}
+	}
+	for _, p := range versions {
+		switch {
+		case p == nil:
+		case p.Namespace != "":
+			e.dirtyNamespaces[p.Namespace] = struct{}{}
+		default:
+			for name, ns := range e.namespaces {
+				if p.subject.matchesNamespace(ns) {
+					e.dirtyNamespaces[name] = struct{}{}
+				}
+			}
 		}
 	}
 	if old := versions[0]; old != nil {

@@ -50,7 +50,7 @@ func (d dice) selector() Selector {
 }
 
 var (
-	worldNamespaces = []string{"n1", "n2", "n3"}
+	worldNamespaces = [...]string{"n1", "n2", "n3"}
 	worldAddrs      = addrs("10.0.0.1 10.0.0.2 10.0.1.1 10.0.1.2 10.1.0.1 fd00::1 fd00::2 fd00:1::1")
 	otherAddrs      = addrs("10.0.0.9 10.0.1.9 10.1.0.9 192.0.2.1 198.51.100.1 fd00::9 2001:db8::1 ::1")
 	worldPorts      = []uint16{79, 80, 81, 90, 443, 8080}
@@ -77,7 +77,7 @@ func (d dice) namedPorts() []NamedPort {
 func (d dice) pod(now int) Pod {
 	i := d.IntN(8)
 	p := Pod{
-		UID: fmt.Sprint("uid-", i), Namespace: pick(d, worldNamespaces...), Labels: d.labels(), Ports: d.namedPorts(),
+		UID: fmt.Sprint("uid-", i), Namespace: pick(d, worldNamespaces[:]...), Labels: d.labels(), Ports: d.namedPorts(),
 		Node: pick(d, "here", "there"), Created: time.Unix(int64(now), 0), Terminal: d.chance(5), HostNetwork: d.chance(5),
 	}
 	for range d.IntN(3) {
@@ -143,7 +143,7 @@ func (d dice) rule(namespace string) Rule {
 func (d dice) policy() Policy {
 	p := Policy{Name: pick(d, "p1", "p2", "p3"), Tier: pick(d, NetworkPolicies, NetworkPolicies, NetworkPolicies, Admin, Baseline), Priority: d.IntN(3)}
 	if p.Tier == NetworkPolicies {
-		p.Namespace = pick(d, worldNamespaces...)
+		p.Namespace = pick(d, worldNamespaces[:]...)
 		p.Subject = PodSelector{Namespace: p.Namespace, Pods: d.selector()}
 		p.Isolates = pick(d, [2]bool{true, false}, [2]bool{false, true}, [2]bool{true, true})
 	} else {
@@ -181,12 +181,12 @@ func (d dice) change(w *world, e *Engine, now int) {
 		delete(w.pods, uid)
 		e.DeletePod(uid)
 	case 5, 6:
-		n := Namespace{Name: pick(d, worldNamespaces...), Labels: d.labels()}
+		n := Namespace{Name: pick(d, worldNamespaces[:]...), Labels: d.labels()}
 		w.namespaces[n.Name] = n
 		e.UpsertNamespace(n)
 	case 7:
 		if d.chance(30) {
-			name := pick(d, worldNamespaces...)
+			name := pick(d, worldNamespaces[:]...)
 			delete(w.namespaces, name)
 			e.DeleteNamespace(name)
 		}
@@ -250,6 +250,10 @@ func run(tb testing.TB, seed uint64, steps int) {
 			queries[i], before[i] = q, q.ask(tables.Lookup)
 			own[i] = e.Explain(q.uid, q.dir, q.peer, q.proto, q.port).Reason == OwnAddress
 		}
+		var wasOpen [len(worldNamespaces)]bool
+		for i, ns := range worldNamespaces {
+			wasOpen[i] = tables.Open(ns)
+		}
 		for i := range pick(d, 1, 1, 1, 2, 5) {
 			d.change(w, e, 10*step+i) // no two pods are made in the same second: the reference has no rule for that
 		}
@@ -260,6 +264,14 @@ func run(tb testing.TB, seed uint64, steps int) {
 		asked := rejudged(b.Changes)
 		for n, c := range b.Changes {
 			tables.Apply(c)
+			for i, ns := range worldNamespaces { // closed before anything else happens, opened after all of it
+				if aboutNamespace(c) {
+					continue
+				}
+				if got := tables.Open(ns); got != (wasOpen[i] && w.open(ns)) {
+					tb.Fatalf("seed %d, step %d: namespace %s: open %t after change %d of %d, %+v; it was %t and becomes %t", seed, step, ns, got, n, len(b.Changes), c, wasOpen[i], w.open(ns))
+				}
+			}
 			for i, q := range queries {
 				if got := q.ask(tables.Lookup); got != before[i] && got != after[i] && got != Pending && (got != Denied || !own[i]) {
 					tb.Fatalf("seed %d, step %d: %+v is %v after change %d of %d, %+v; it was %v and becomes %v", seed, step, q, got, n, len(b.Changes), c, before[i], after[i])
@@ -280,7 +292,12 @@ func run(tb testing.TB, seed uint64, steps int) {
 					seed, step, q, got, q.ask(fresh.Lookup), explained, after[i])
 			}
 		}
-		if s, f := tables.Size(), fresh.Size(); s.Peers != f.Peers || s.CIDRs != f.CIDRs || s.Sets != f.Sets || s.Pods != f.Pods {
+		for _, ns := range worldNamespaces {
+			if want := w.open(ns); tables.Open(ns) != want || fresh.Open(ns) != want {
+				tb.Fatalf("seed %d, step %d: namespace %s: open %t, in a fresh engine %t; the reference says %t", seed, step, ns, tables.Open(ns), fresh.Open(ns), want)
+			}
+		}
+		if s, f := tables.Size(), fresh.Size(); s.Peers != f.Peers || s.CIDRs != f.CIDRs || s.Sets != f.Sets || s.Pods != f.Pods || s.Namespaces != f.Namespaces {
 			tb.Fatalf("seed %d, step %d: the tables have %+v, those of a fresh engine %+v", seed, step, s, f)
 		}
 		if s, f := e.Stats(), again.Stats(); s != f {
@@ -298,6 +315,14 @@ var (
 	worlds    = flag.Uint64("worlds", 150, "random `worlds` of TestRandomWorlds, with 40 changes each")
 	firstSeed = flag.Uint64("first-seed", 0, "the `seed` of the first world")
 )
+
+func aboutNamespace(c Change) bool {
+	switch c.(type) {
+	case WriteNamespace, DeleteNamespace:
+		return true
+	}
+	return false
+}
 
 // rejudged returns whether a batch has a connection asked again: by another set of the pod, or because the peer loses.
 func rejudged(changes []Change) func(query) bool {

@@ -42,6 +42,18 @@ func (w *world) engine() *Engine {
 	return e
 }
 
+// open reports whether nothing selects a pod of a namespace, whatever its labels are.
+func (w *world) open(namespace string) bool {
+	ns, known := w.namespaces[namespace]
+	for _, p := range w.policies {
+		s := p.Subject
+		if s.Namespace == namespace || s.Namespace == "" && labelsMatch(s.Namespaces, ns.Labels) {
+			return false
+		}
+	}
+	return known
+}
+
 func (w *world) isLocal(uid string) bool {
 	p, ok := w.pods[uid]
 	return ok && p.Node == w.node && !p.HostNetwork && !p.Terminal

@@ -29,6 +29,7 @@ type Tables struct {
 	bits  map[bitsKey]Chunk
 	sets  map[SetID][]Segment
 	pods  map[string]SetID
+	open  map[string]struct{}
 }
 
 type peerValue struct {
@@ -45,7 +46,7 @@ type bitsKey struct {
 func NewTables() *Tables {
 	return &Tables{
 		peers: map[netip.Addr]peerValue{}, cidrs: map[netip.Prefix]Class{}, bits: map[bitsKey]Chunk{},
-		sets: map[SetID][]Segment{}, pods: map[string]SetID{},
+		sets: map[SetID][]Segment{}, pods: map[string]SetID{}, open: map[string]struct{}{},
 	}
 }
 
@@ -76,6 +77,10 @@ func (t *Tables) Apply(c Change) {
 		t.pods[c.UID] = c.Set
 	case DeletePod:
 		delete(t.pods, c.UID)
+	case WriteNamespace:
+		t.open[c.Name] = struct{}{}
+	case DeleteNamespace:
+		delete(t.open, c.Name)
 	}
 }
 
@@ -107,6 +112,13 @@ func (t *Tables) Lookup(uid string, dir Direction, peer netip.Addr, proto Protoc
 	return Denied
 }
 
+// Open reports whether a pod of a namespace starts without restrictions while it is not in the table of pods. A pod of any other
+// namespace waits.
+func (t *Tables) Open(namespace string) bool {
+	_, open := t.open[namespace]
+	return open
+}
+
 func (t *Tables) classOf(peer netip.Addr) (Class, Owner) {
 	if v, ok := t.peers[peer]; ok {
 		return v.class, v.owner
@@ -126,9 +138,9 @@ func (t *Tables) bit(class Class, p Point) bool {
 }
 
 // Size is how many elements the tables have.
-type Size struct{ Peers, CIDRs, Bits, Sets, Pods int }
+type Size struct{ Peers, CIDRs, Bits, Sets, Pods, Namespaces int }
 
 // Size counts the elements.
 func (t *Tables) Size() Size {
-	return Size{Peers: len(t.peers), CIDRs: len(t.cidrs), Bits: len(t.bits), Sets: len(t.sets), Pods: len(t.pods)}
+	return Size{Peers: len(t.peers), CIDRs: len(t.cidrs), Bits: len(t.bits), Sets: len(t.sets), Pods: len(t.pods), Namespaces: len(t.open)}
 }
