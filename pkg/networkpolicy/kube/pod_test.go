@@ -73,3 +73,38 @@ func TestPod(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// The runtime knows a static pod by the hash of its manifest. Nobody can have the UID of another pod by writing that annotation.
+func TestMirrorPod(t *testing.T) {
+	const hash, object, victim = "5d8b09d7dd5ea3d6e5bf6c2bd4a1cf61", "0b9a9f5e-51b8-4ac5-b7f6-0f7ac39cf7d6", "7f2e0c3a-1f52-4f9b-9d3e-0b2f8a6f1c11"
+	mirror := func(change func(p *corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			UID: object, Annotations: map[string]string{hashAnnotation: hash, mirrorAnnotation: hash},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "node-1"}},
+		}, Spec: corev1.PodSpec{NodeName: "node-1"}}
+		change(p)
+		return p
+	}
+	for name, c := range map[string]struct {
+		change func(p *corev1.Pod)
+		want   string
+	}{
+		"a mirror pod":            {func(*corev1.Pod) {}, hash},
+		"a tenant's annotation":   {func(p *corev1.Pod) { delete(p.Annotations, mirrorAnnotation); p.OwnerReferences = nil }, object},
+		"not a mirror":            {func(p *corev1.Pod) { delete(p.Annotations, mirrorAnnotation) }, object},
+		"mirror of another hash":  {func(p *corev1.Pod) { p.Annotations[mirrorAnnotation] = "x" }, object},
+		"without an owner":        {func(p *corev1.Pod) { p.OwnerReferences = nil }, object},
+		"owned by a ReplicaSet":   {func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "ReplicaSet" }, object},
+		"owned by another's Node": {func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = "example.org/v1" }, object},
+		"owned by another node":   {func(p *corev1.Pod) { p.OwnerReferences[0].Name = "node-2" }, object},
+		"not scheduled":           {func(p *corev1.Pod) { p.Spec.NodeName, p.OwnerReferences[0].Name = "", "" }, object},
+		"another pod's UID": {func(p *corev1.Pod) {
+			p.Annotations[hashAnnotation], p.Annotations[mirrorAnnotation] = victim, victim
+		}, object},
+		"neither annotation": {func(p *corev1.Pod) { p.Annotations = nil }, object},
+	} {
+		if got := Pod(mirror(c.change)).UID; got != c.want {
+			t.Errorf("%s: known as %q, want %q", name, got, c.want)
+		}
+	}
+}
