@@ -24,7 +24,7 @@ var errNamespace = errors.New("the namespace is unknown")
 func (e *Engine) Commit() Batch {
 	if !e.started {
 		e.started = true
-		e.emit(WriteSet{ClosedSet, []Segment{{Direction: Ingress, Last: 1<<16 - 1, Point: DenyPoint}, {Direction: Egress, Last: 1<<16 - 1, Point: DenyPoint}}})
+		e.writeClosedSet()
 		e.refreshRegions(false)
 	}
 	e.closeNamespaces()
@@ -121,13 +121,21 @@ func (e *Engine) matched(a *atom) []*kind {
 // writeSets writes the new sets.
 func (e *Engine) writeSets() {
 	for _, s := range e.sets.newSets {
-		w := WriteSet{ID: s.id, Segments: make([]Segment, 0, len(s.segments))}
-		for _, seg := range s.segments {
-			w.Segments = append(w.Segments, seg.Segment)
-		}
-		e.emit(w)
+		e.writeSet(s)
 	}
 	e.sets.newSets = e.sets.newSets[:0]
+}
+
+func (e *Engine) writeSet(s *set) {
+	w := WriteSet{ID: s.id, Segments: make([]Segment, 0, len(s.segments))}
+	for _, seg := range s.segments {
+		w.Segments = append(w.Segments, seg.Segment)
+	}
+	e.emit(w)
+}
+
+func (e *Engine) writeClosedSet() {
+	e.emit(WriteSet{ClosedSet, []Segment{{Direction: Ingress, Last: 1<<16 - 1, Point: DenyPoint}, {Direction: Egress, Last: 1<<16 - 1, Point: DenyPoint}}})
 }
 
 func (k *kind) setID() SetID {

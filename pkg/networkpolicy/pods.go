@@ -18,10 +18,9 @@ func keyOf(uid string) podKey {
 }
 
 // PodKey is the number by which the datapath knows a pod: the first eight bytes of the SHA-256 of its UID, big-endian, never 0.
-func PodKey(uid string) uint64 {
-	k := keyOf(uid)
-	return max(1, binary.BigEndian.Uint64(k[:]))
-}
+func PodKey(uid string) uint64 { return keyOf(uid).number() }
+
+func (k podKey) number() uint64 { return max(1, binary.BigEndian.Uint64(k[:])) }
 
 // NamespaceKey is the number by which the datapath knows a namespace: the first eight bytes of the SHA-256 of its name, big-endian.
 func NamespaceKey(name string) uint64 {
@@ -112,13 +111,14 @@ func (e *Engine) UpsertPod(p Pod) {
 }
 
 // DeletePod forgets a pod.
-func (e *Engine) DeletePod(uid string) {
-	key := keyOf(uid)
+func (e *Engine) DeletePod(uid string) { e.deletePod(keyOf(uid)) }
+
+func (e *Engine) deletePod(key podKey) {
 	p := e.pods[key]
 	if p == nil {
 		return
 	}
-	e.setLocal(p, uid, false)
+	e.setLocal(p, "", false)
 	e.disclaim(p)
 	e.leave(p)
 	delete(e.pods, key)

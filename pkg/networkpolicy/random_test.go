@@ -159,7 +159,7 @@ func (d dice) policy() Policy {
 
 // change makes one change to a world and tells the engine.
 func (d dice) change(w *world, e *Engine, now int) {
-	switch d.IntN(12) {
+	switch d.IntN(13) {
 	case 0, 1, 2, 3:
 		p := d.pod(now)
 		if old, ok := w.pods[p.UID]; ok && d.chance(60) { // most changes are small
@@ -195,7 +195,7 @@ func (d dice) change(w *world, e *Engine, now int) {
 		w.policies[policyName{p.Namespace, p.Name}] = p
 		e.UpsertPolicy(p)
 	case 10:
-		if names := slices.SortedFunc(maps.Keys(w.policies), func(a, b policyName) int { return strings.Compare(a.namespace+"/"+a.name, b.namespace+"/"+b.name) }); len(names) > 0 {
+		if names := w.policyNames(); len(names) > 0 {
 			n := pick(d, names...)
 			delete(w.policies, n)
 			e.DeletePolicy(n.namespace, n.name)
@@ -206,7 +206,42 @@ func (d dice) change(w *world, e *Engine, now int) {
 			w.nodes = append(w.nodes, pick(d, slices.Concat(worldAddrs, otherAddrs)...))
 		}
 		e.SetNodeAddrs(w.nodes)
+	case 12: // a gap: some objects went, and a new list says which are left
+		if d.chance(30) {
+			d.gap(w, e)
+		}
 	}
+}
+
+func (w *world) policyNames() []policyName {
+	return slices.SortedFunc(maps.Keys(w.policies), func(a, b policyName) int { return strings.Compare(a.namespace+"/"+a.name, b.namespace+"/"+b.name) })
+}
+
+// gap takes objects away without a word, and then has the engine compare.
+func (d dice) gap(w *world, e *Engine) {
+	lost := func() bool { return d.chance(30) }
+	listed := map[uint64]bool{}
+	for _, name := range worldNamespaces {
+		if lost() {
+			delete(w.namespaces, name)
+		}
+	}
+	for _, uid := range slices.Sorted(maps.Keys(w.pods)) {
+		if lost() {
+			delete(w.pods, uid)
+		}
+	}
+	for _, n := range w.policyNames() {
+		if n.namespace != "" && lost() {
+			delete(w.policies, n)
+		}
+	}
+	for uid := range w.pods {
+		listed[PodKey(uid)] = true
+	}
+	e.RetainPods(func(key uint64) bool { return listed[key] })
+	e.RetainNamespaces(func(name string) bool { _, ok := w.namespaces[name]; return ok })
+	e.RetainPolicies(func(namespace, name string) bool { _, ok := w.policies[policyName{namespace, name}]; return ok })
 }
 
 // query is one question to the tables.
@@ -282,18 +317,25 @@ func run(tb testing.TB, seed uint64, steps int) {
 		for _, c := range again.Commit().Changes {
 			fresh.Apply(c)
 		}
+		snapshot := NewTables()
+		for _, c := range e.Snapshot().Changes {
+			snapshot.Apply(c)
+		}
+		if s, f := tables.Size(), snapshot.Size(); s != f {
+			tb.Fatalf("seed %d, step %d: the tables have %+v, those of a snapshot %+v", seed, step, s, f)
+		}
 		for i, q := range queries {
 			if before[i] == Admitted && after[i] == Denied && !asked(q) && !own[i] {
 				tb.Fatalf("seed %d, step %d: %+v was admitted and is denied, and nothing says that connections have to be asked again", seed, step, q)
 			}
 			got, explained := q.ask(tables.Lookup), e.Explain(q.uid, q.dir, q.peer, q.proto, q.port)
-			if got != after[i] || explained.Verdict != after[i] || q.ask(fresh.Lookup) != after[i] {
-				tb.Fatalf("seed %d, step %d: %+v is %v, in a fresh engine %v, explained by %+v; the reference says %v",
-					seed, step, q, got, q.ask(fresh.Lookup), explained, after[i])
+			if got != after[i] || explained.Verdict != after[i] || q.ask(fresh.Lookup) != after[i] || q.ask(snapshot.Lookup) != after[i] {
+				tb.Fatalf("seed %d, step %d: %+v is %v, in a fresh engine %v, in a snapshot %v, explained by %+v; the reference says %v",
+					seed, step, q, got, q.ask(fresh.Lookup), q.ask(snapshot.Lookup), explained, after[i])
 			}
 		}
 		for _, ns := range worldNamespaces {
-			if want := w.open(ns); tables.Open(ns) != want || fresh.Open(ns) != want {
+			if want := w.open(ns); tables.Open(ns) != want || fresh.Open(ns) != want || snapshot.Open(ns) != want {
 				tb.Fatalf("seed %d, step %d: namespace %s: open %t, in a fresh engine %t; the reference says %t", seed, step, ns, tables.Open(ns), fresh.Open(ns), want)
 			}
 		}
@@ -302,6 +344,9 @@ func run(tb testing.TB, seed uint64, steps int) {
 		}
 		if s, f := e.Stats(), again.Stats(); s != f {
 			tb.Fatalf("seed %d, step %d: the engine has %+v, a fresh one %+v", seed, step, s, f)
+		}
+		if d.chance(10) { // the caller begins again with empty tables
+			tables = snapshot
 		}
 		unsettled = append(unsettled, b)
 		for len(unsettled) > 0 && d.chance(60) {
