@@ -71,6 +71,7 @@ type agent struct {
 	Options
 	client    *kube.Client
 	watcher   *nodes.Watcher
+	nodes     <-chan struct{} // have changed
 	installer *installer.Installer
 	exempt    *masquerade.Exempt
 	router    routes.Router
@@ -119,6 +120,7 @@ func newAgent(o Options) (*agent, error) {
 	if a.watcher, err = nodes.New(client, o.Node); err != nil {
 		return nil, err
 	}
+	a.nodes = a.watcher.Changed()
 	if a.router, err = newRouter(o); err != nil {
 		return nil, err
 	}
@@ -222,7 +224,7 @@ func (a *agent) loop(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
-		case <-a.watcher.Changed():
+		case <-a.nodes:
 			retry = shortestRetry
 		case <-a.addresses:
 			a.exempt.Look()

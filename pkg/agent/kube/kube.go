@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube has the agent's requests to the API server: Nodes, their annotations, Events, which pods a node has, and tokens.
+// Package kube has the agent's requests to the API server: Nodes, their annotations, Events, which pods a node has, tokens, and what
+// NetworkPolicies are about.
 //
-// It has a REST client for core/v1 alone. client-go's clientset would register each API group in a process that needs three kinds.
+// It has REST clients for core/v1 and networking.k8s.io/v1 alone. client-go's clientset would register each API group in a process that
+// needs a few kinds.
 // It decides nothing, and keeps nothing.
 package kube
 
@@ -16,6 +18,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,10 +40,14 @@ const requestTime = 20 * time.Second
 // three times while it is read.
 const pageSize = 25
 
+// onlyMetadata asks for a list without what the objects say.
+const onlyMetadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
 // Client talks with one API server.
 type Client struct {
-	rest   *rest.RESTClient
-	params runtime.ParameterCodec
+	rest       *rest.RESTClient // core/v1
+	networking *rest.RESTClient // networking.k8s.io/v1
+	params     runtime.ParameterCodec
 }
 
 // Config reads a kubeconfig. Without a path it is that of the pod in which the agent runs.
@@ -65,11 +72,10 @@ func New(c *rest.Config) (*Client, error) {
 	if err := corev1.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
-	if err := metav1.AddMetaToScheme(scheme); err != nil {
-		return nil, err
-	}
-	if err := authenticationv1.AddToScheme(scheme); err != nil { // of tokens
-		return nil, err
+	for _, add := range []func(*runtime.Scheme) error{metav1.AddMetaToScheme, authenticationv1.AddToScheme /* tokens */, networkingv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
 	}
 	c = rest.CopyConfig(c)
 	c.APIPath = "/api"
@@ -82,7 +88,13 @@ func New(c *rest.Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{client, runtime.NewParameterCodec(scheme)}, nil
+	c = rest.CopyConfig(c)
+	c.APIPath, c.GroupVersion = "/apis", &networkingv1.SchemeGroupVersion
+	networking, err := rest.RESTClientFor(c)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{client, networking, runtime.NewParameterCodec(scheme)}, nil
 }
 
 // ListNodes returns all nodes as trim leaves them, and the version of the list. It asks for pages, and trims each before the next
@@ -168,7 +180,7 @@ func (c *Client) Annotations(ctx context.Context, node string) (map[string]strin
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	err := c.rest.Get().Resource("nodes").VersionedParams(&o, c.params).
-		SetHeader("Accept", "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").Do(ctx).Into(list)
+		SetHeader("Accept", onlyMetadata).Do(ctx).Into(list)
 	if err != nil || len(list.Items) == 0 {
 		return nil, err
 	}
@@ -193,7 +205,7 @@ func (c *Client) Pods(ctx context.Context, node string) (map[string]bool, error)
 		page := &metav1.PartialObjectMetadataList{}
 		rctx, cancel := context.WithTimeout(ctx, requestTime)
 		err := c.rest.Get().Resource("pods").VersionedParams(&o, c.params).
-			SetHeader("Accept", "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").Do(rctx).Into(page)
+			SetHeader("Accept", onlyMetadata).Do(rctx).Into(page)
 		cancel()
 		if err != nil {
 			return nil, err
@@ -209,38 +221,75 @@ func (c *Client) Pods(ctx context.Context, node string) (map[string]bool, error)
 	}
 }
 
-// followPage bounds the memory of a list that Follow reads.
-const followPage = 100
+// Resource is a kind of objects, as it is in a URL.
+type Resource string
 
-// Follow lists all objects of a kind, "pods" or "services", calls note for each as one that was added, then listed, and goes on with what
-// happens until the watch ends. It keeps none: memory is that of a page.
-func (c *Client) Follow(ctx context.Context, kind string, listed func(), note func(watch.Event)) error {
-	o := metav1.ListOptions{Limit: followPage}
+// The resources that the agent reads as a whole.
+const (
+	Pods            Resource = "pods"
+	Services        Resource = "services"
+	Namespaces      Resource = "namespaces"
+	NetworkPolicies Resource = "networkpolicies"
+)
+
+func (c *Client) get(r Resource) *rest.Request {
+	if r == NetworkPolicies {
+		return c.networking.Get().Resource(string(r))
+	}
+	return c.rest.Get().Resource(string(r))
+}
+
+// listPage bounds the memory of a list that List reads.
+const listPage = 100
+
+// List calls note for each object, and returns the version of the list. It keeps none: memory is that of a page.
+func (c *Client) List(ctx context.Context, r Resource, note func(runtime.Object)) (version string, err error) {
+	o := metav1.ListOptions{Limit: listPage}
 	for {
 		rctx, cancel := context.WithTimeout(ctx, requestTime)
-		result := c.rest.Get().Resource(kind).VersionedParams(&o, c.params).Do(rctx)
+		result := c.get(r).VersionedParams(&o, c.params).Do(rctx)
 		cancel()
 		list, err := result.Get()
 		if err != nil {
-			return err
+			return "", err
 		}
 		at, err := meta.ListAccessor(list)
 		if err != nil {
-			return err
+			return "", err
 		}
-		if err := meta.EachListItem(list, func(obj runtime.Object) error {
-			note(watch.Event{Type: watch.Added, Object: obj})
-			return nil
-		}); err != nil {
-			return err
+		if err := meta.EachListItem(list, func(obj runtime.Object) error { note(obj); return nil }); err != nil {
+			return "", err
 		}
 		if o.Continue = at.GetContinue(); o.Continue == "" {
-			o = metav1.ListOptions{ResourceVersion: at.GetResourceVersion(), Watch: true, AllowWatchBookmarks: true}
-			break
+			return at.GetResourceVersion(), nil
 		}
 	}
+}
+
+// Watch follows all objects from a version on. Bookmarks come with newer versions.
+func (c *Client) Watch(ctx context.Context, r Resource, version string) (watch.Interface, error) {
+	o := metav1.ListOptions{ResourceVersion: version, Watch: true, AllowWatchBookmarks: true}
+	return c.get(r).VersionedParams(&o, c.params).Watch(ctx)
+}
+
+// Any reports whether there is an object.
+func (c *Client) Any(ctx context.Context, r Resource) (bool, error) {
+	list := &metav1.PartialObjectMetadataList{}
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	err := c.get(r).VersionedParams(&metav1.ListOptions{Limit: 1}, c.params).SetHeader("Accept", onlyMetadata).Do(ctx).Into(list)
+	return len(list.Items) > 0, err
+}
+
+// Follow lists all objects of a kind, calls note for each as one that was added, then listed, and goes on with what happens until the
+// watch ends.
+func (c *Client) Follow(ctx context.Context, r Resource, listed func(), note func(watch.Event)) error {
+	version, err := c.List(ctx, r, func(obj runtime.Object) { note(watch.Event{Type: watch.Added, Object: obj}) })
+	if err != nil {
+		return err
+	}
 	listed()
-	events, err := c.rest.Get().Resource(kind).VersionedParams(&o, c.params).Watch(ctx)
+	events, err := c.Watch(ctx, r, version)
 	if err != nil {
 		return err
 	}

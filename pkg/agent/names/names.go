@@ -111,8 +111,8 @@ func (c *Cache) start() {
 	c.pods, c.services = map[types.UID]*entry{}, map[types.UID]*entry{}
 	c.byAddr, c.byIP = map[netip.Addr]*entry{}, map[netip.Addr]*entry{}
 	ready := sync.OnceFunc(func() { close(c.ready) })
-	go c.follow(ctx, "pods", ready, func(o watch.Event) { c.note(ctx, o, c.pods, c.byAddr, c.podEntry) })
-	go c.follow(ctx, "services", func() {}, func(o watch.Event) { c.note(ctx, o, c.services, c.byIP, serviceEntry) })
+	go c.follow(ctx, kube.Pods, ready, func(o watch.Event) { c.note(ctx, o, c.pods, c.byAddr, c.podEntry) })
+	go c.follow(ctx, kube.Services, func() {}, func(o watch.Event) { c.note(ctx, o, c.services, c.byIP, serviceEntry) })
 }
 
 // rest forgets everything, unless there is a user again.
@@ -127,14 +127,14 @@ func (c *Cache) rest() {
 }
 
 // follow lists and watches one kind until ctx ends. A list comes as events too, and a bookmark without an object says that it begins anew.
-func (c *Cache) follow(ctx context.Context, kind string, listed func(), note func(watch.Event)) {
+func (c *Cache) follow(ctx context.Context, kind kube.Resource, listed func(), note func(watch.Event)) {
 	said := ""
 	for ctx.Err() == nil {
 		note(watch.Event{Type: watch.Bookmark})
 		err := c.client.Follow(ctx, kind, listed, note)
 		if err != nil && ctx.Err() == nil && err.Error() != said {
 			said = err.Error()
-			c.log.Warn("names of "+kind, log.Error(err))
+			c.log.Warn("names of "+string(kind), log.Error(err))
 		}
 		select {
 		case <-ctx.Done():

@@ -29,7 +29,7 @@ import (
 type Watcher struct {
 	self     string
 	informer cache.SharedIndexInformer
-	changed  chan struct{}
+	changed  []chan struct{} // see Changed
 	failing  atomic.Pointer[string]
 }
 
@@ -38,13 +38,15 @@ type View struct {
 	Self   routes.Node
 	UID    types.UID // of Self; empty: the cluster has no such node
 	Others []routes.Node
+	// External are the ExternalIPs of all nodes.
+	External []netip.Addr
 	// Bad are podCIDRs of Self that are none.
 	Bad []string
 }
 
 // New returns a Watcher for the node of that name. Run starts it.
 func New(client *kube.Client, self string) (*Watcher, error) {
-	w := &Watcher{self: self, changed: make(chan struct{}, 1)}
+	w := &Watcher{self: self}
 	lw := &cache.ListWatch{
 		// Each relist asks for pages of the newest version. A list from the API server's cache ("0") comes in one piece.
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
@@ -88,8 +90,13 @@ func New(client *kube.Client, self string) (*Watcher, error) {
 // Run follows the nodes until ctx ends. client-go lists again after errors: after 0.8 to 30 s, with jitter.
 func (w *Watcher) Run(ctx context.Context) { w.informer.RunWithContext(ctx) }
 
-// Changed gets a value after nodes have changed. Several changes may be one value.
-func (w *Watcher) Changed() <-chan struct{} { return w.changed }
+// Changed returns a channel that gets a value after nodes have changed. Several changes may be one value. It is for before Run, and
+// each caller has a channel of its own.
+func (w *Watcher) Changed() <-chan struct{} {
+	c := make(chan struct{}, 1)
+	w.changed = append(w.changed, c)
+	return c
+}
 
 // Synced says that the API server has answered once. What View returns is from its last answer.
 func (w *Watcher) Synced() bool { return w.informer.HasSynced() }
@@ -103,9 +110,11 @@ func (w *Watcher) Failing() string {
 }
 
 func (w *Watcher) notify() {
-	select {
-	case w.changed <- struct{}{}:
-	default:
+	for _, c := range w.changed {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -115,6 +124,7 @@ func (w *Watcher) View() View {
 	for _, obj := range w.informer.GetStore().List() {
 		node := obj.(*corev1.Node)
 		n, bad := convert(node)
+		v.External = append(v.External, addrs(node, corev1.NodeExternalIP)...)
 		if node.Name == w.self {
 			v.Self, v.UID, v.Bad = n, node.UID, bad
 			continue
@@ -136,12 +146,18 @@ func convert(n *corev1.Node) (out routes.Node, bad []string) {
 		}
 		out.PodCIDRs = append(out.PodCIDRs, p)
 	}
+	out.InternalIPs = addrs(n, corev1.NodeInternalIP)
+	return out, bad
+}
+
+// addrs returns the addresses of a type.
+func addrs(n *corev1.Node, kind corev1.NodeAddressType) (out []netip.Addr) {
 	for _, a := range n.Status.Addresses {
-		if ip, err := netip.ParseAddr(a.Address); err == nil && ip.Zone() == "" {
-			out.InternalIPs = append(out.InternalIPs, ip.Unmap())
+		if ip, err := netip.ParseAddr(a.Address); err == nil && ip.Zone() == "" && a.Type == kind {
+			out = append(out, ip.Unmap())
 		}
 	}
-	return out, bad
+	return out
 }
 
 // transform is the informer's: what a watch brings is trimmed before it is kept.
@@ -175,7 +191,7 @@ func trim(n *corev1.Node) {
 		}
 	}
 	for _, a := range addresses {
-		if a.Type == corev1.NodeInternalIP {
+		if a.Type == corev1.NodeInternalIP || a.Type == corev1.NodeExternalIP {
 			n.Status.Addresses = append(n.Status.Addresses, a)
 		}
 	}

@@ -34,7 +34,7 @@ func TestTrim(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u", ResourceVersion: "7", CreationTimestamp: made,
 			Annotations: map[string]string{"sluice-cni.io/routing": "vxlan", "flannel.alpha.coreos.com/public-ip": "192.0.2.1"}},
 		Spec:   corev1.NodeSpec{PodCIDRs: []string{"10.244.1.0/24", "fd24::/64"}},
-		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}, {Type: corev1.NodeExternalIP, Address: "203.0.113.1"}}},
 	}
 	for range 2 { // a list trims, and the informer's transform again
 		trim(n)
