@@ -45,6 +45,11 @@ const (
 	GarbageFailed     Reason = "GarbageFailed"
 	IPAMAccessFailed  Reason = "IPAMAccessFailed"
 	HostPortConflict  Reason = "HostPortConflict"
+
+	NetworkPolicyFailed      Reason = "NetworkPolicyFailed"
+	NetworkPolicyUnsupported Reason = "NetworkPolicyUnsupported"
+	NetworkPolicyNotEnforced Reason = "NetworkPolicyNotEnforced"
+	PodsClosed               Reason = "PodsClosed"
 )
 
 // Reasons returns all of them.
@@ -52,6 +57,7 @@ func Reasons() []Reason {
 	return []Reason{
 		NoAnswer, PodCIDRMissing, PodCIDRInvalid, PodCIDRConflict, PodCIDRChanged, InstallFailed, MasqueradeFailed, PodsMasqueraded, RoutesFailed,
 		NodesRefused, AnnotationsFailed, NetworkFailed, GarbageFailed, IPAMAccessFailed, HostPortConflict,
+		NetworkPolicyFailed, NetworkPolicyUnsupported, NetworkPolicyNotEnforced, PodsClosed,
 	}
 }
 

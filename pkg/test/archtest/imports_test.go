@@ -73,6 +73,7 @@ var rooms = []room{
 	{"pkg/agent/installer", []string{"pkg/install", "pkg/log"}, "watches over files"},
 	{"pkg/agent/kube", []string{"pkg/version"}, "requests to the API server; decides nothing"},
 	{"pkg/agent/masquerade", []string{"pkg/nodeconf"}, "runs sluice for the datapath: the agent has no BPF library"},
+	{"pkg/agent/netpol", []string{"pkg/agent/kube", "pkg/agent/report", "pkg/log", "pkg/networkpolicy"}, "NetworkPolicies; is given the datapath's tables"},
 	{"pkg/agent/nodes", []string{"pkg/agent/kube", "pkg/agent/routes"}, "Node objects; changes nothing"},
 	{"pkg/agent/names", []string{"pkg/agent/kube", "pkg/log"}, "who has an address; keeps nothing while nobody asks"},
 	{"pkg/agent/observer", []string{"pkg/connlimit", "pkg/flowevent", "pkg/hubbleflow", "pkg/log"}, "is given names and nodes; runs sluice for the datapath"},
