@@ -34,6 +34,7 @@ import (
 const (
 	gcPercent   = 40
 	memoryLimit = 20 << 20
+	policyLimit = 40 << 20 // with NetworkPolicies: the records of 10,000 pods, and the lists at the start
 )
 
 func main() {
@@ -187,6 +188,9 @@ func (f *flags) run(c *cobra.Command) error {
 	}
 	if o.Node, err = f.nodeName(); err != nil {
 		return err
+	}
+	if o.Config.NetworkPolicy.Enabled && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(policyLimit)
 	}
 	o.Log.Info("sluice-agent "+version.String(), log.String("node", o.Node), log.String("routing", string(o.Config.Routing)))
 	return agent.Run(c.Context(), o)

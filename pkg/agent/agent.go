@@ -27,6 +27,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/agent/ipamaccess"
 	"github.com/sluice-cni/sluice/pkg/agent/kube"
 	"github.com/sluice-cni/sluice/pkg/agent/masquerade"
+	"github.com/sluice-cni/sluice/pkg/agent/netpol"
 	"github.com/sluice-cni/sluice/pkg/agent/nodes"
 	"github.com/sluice-cni/sluice/pkg/agent/observer"
 	"github.com/sluice-cni/sluice/pkg/agent/report"
@@ -80,6 +81,7 @@ type agent struct {
 	observer  *observer.Server // nil: nowhere
 	collector *garbage.Collector
 	ipam      *ipamaccess.Access // nil: no cluster-wide addresses
+	policies  *netpol.Controller // nil: not enforced
 	addresses chan struct{}      // the node's addresses are others
 
 	mu      sync.Mutex
@@ -121,6 +123,7 @@ func newAgent(o Options) (*agent, error) {
 		return nil, err
 	}
 	a.nodes = a.watcher.Changed()
+	a.policies = a.newPolicies()
 	if a.router, err = newRouter(o); err != nil {
 		return nil, err
 	}
@@ -198,6 +201,11 @@ func (a *agent) tasks() []func(context.Context) {
 	}
 	if a.Config.Garbage.Interval > 0 {
 		tasks = append(tasks, a.collect)
+	}
+	if a.policies != nil {
+		tasks = append(tasks, a.policies.Run)
+	} else {
+		tasks = append(tasks, a.lookForUnenforced)
 	}
 	return tasks
 }
@@ -352,7 +360,7 @@ func (a *agent) network(v nodes.View) bool {
 		}
 		mtu = a.router.MTU(uplink)
 	}
-	content, err := conflist.Build(c.Network, v.Self.PodCIDRs, mtu)
+	content, err := conflist.Build(c.Network, c.NetworkPolicy.Enabled, v.Self.PodCIDRs, mtu)
 	if err != nil {
 		return a.step("network", report.NetworkFailed, err)
 	}

@@ -33,5 +33,9 @@ func (a *agent) metrics(ctx context.Context, w io.Writer) error {
 		out.Reset()
 	}
 	_, err := w.Write(out.Bytes())
-	return errors.Join(err, a.report.WriteMetrics(w))
+	err = errors.Join(err, a.report.WriteMetrics(w))
+	if a.policies != nil {
+		err = errors.Join(err, a.policies.WriteMetrics(w))
+	}
+	return err
 }

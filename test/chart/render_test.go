@@ -269,8 +269,16 @@ func TestRBAC(t *testing.T) {
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"patch"}},
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}},
 	}
-	if diff := cmp.Diff(want, decode[rbacv1.ClusterRole](t, cluster).Rules); diff != "" {
+	policies := append(slices.Clone(want),
+		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods", "namespaces"}, Verbs: []string{"list", "watch"}},
+		rbacv1.PolicyRule{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: []string{"list", "watch"}})
+	if diff := cmp.Diff(policies, decode[rbacv1.ClusterRole](t, cluster).Rules); diff != "" {
 		t.Errorf("in the cluster (-want +got):\n%s", diff)
+	}
+	without, _ := mustRender(t, set(t, "config.networkPolicy.enabled=false")).Object("ClusterRole/sluice-agent")
+	want = append(want, rbacv1.PolicyRule{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: []string{"list"}})
+	if diff := cmp.Diff(want, decode[rbacv1.ClusterRole](t, without).Rules); diff != "" {
+		t.Errorf("in the cluster, without policies (-want +got):\n%s", diff)
 	}
 	want = []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}}}
 	if diff := cmp.Diff(want, role.Rules); diff != "" || role.Namespace != "default" {
@@ -324,6 +332,20 @@ func TestUpdateStrategy(t *testing.T) {
 	if cmp.Equal(a, b) {
 		t.Error("another MTU starts no rollout")
 	}
+}
+
+// Whoever installs the chart is told what becomes of policies, and they need the plugin that gives them to pods.
+func TestNetworkPolicy(t *testing.T) {
+	for enabled, want := range map[string]string{"true": "NetworkPolicy objects are enforced", "false": "NetworkPolicy objects are not enforced"} {
+		if r := mustRender(t, set(t, "config.networkPolicy.enabled="+enabled)); !strings.Contains(r.Notes, want) {
+			t.Errorf("enabled: %s: the notes are\n%s", enabled, r.Notes)
+		}
+	}
+	_, err := Render(set(t, "config.network.firewall=false"), KubeVersion)
+	if err == nil || !strings.Contains(err.Error(), "at '/config/networkPolicy/enabled': true needs config.network.firewall: true") {
+		t.Errorf("without the plugin firewall: %v", err)
+	}
+	mustRender(t, set(t, "config.network.firewall=false", "config.networkPolicy.enabled=false"))
 }
 
 // No registry is named anywhere, and the user is told to name one.

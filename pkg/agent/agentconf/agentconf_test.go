@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
-// everything has each key with another value than its default.
+// everything has each key with another value than its default, but networkPolicy.enabled, which firewall: false excludes.
 const everything = `
 routing: wireguard
 network:
@@ -53,6 +53,7 @@ observe:
   sample: 10
 runtimeEndpoint: unix:///run/crio/crio.sock
 ipam: { serviceAccount: pools/sluice-ipam }
+networkPolicy: { enabled: false }
 `
 
 func TestParse(t *testing.T) {
@@ -75,6 +76,8 @@ func TestParse(t *testing.T) {
 	}
 	mtu := Default()
 	mtu.Network.MTU = 9000
+	policies := Default()
+	policies.NetworkPolicy.Enabled = true
 	off := Default()
 	off.Health.Address, off.Garbage.Interval = "", 0
 	for name, tt := range map[string]struct {
@@ -87,6 +90,7 @@ func TestParse(t *testing.T) {
 		"JSON":       {`{"network": {"mtu": 9000}}`, mtu},
 		"everything": {everything, whole},
 		"defaults":   {marshal(t, Default()), Default()},
+		"policies":   {"networkPolicy: {enabled: true}", policies},
 		"off":        {"health: {address: \"\"}\ngarbage: {interval: 0s}", off},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -185,6 +189,9 @@ var refused = []struct {
 	{"garbage: {interval: often}", "garbage.interval", `"often"`, false},
 	{"runtimeEndpoint: containerd.sock", "runtimeEndpoint", `"containerd.sock"`, false},
 	{"runtimeEndpoint: tcp://127.0.0.1:1", "runtimeEndpoint", `"tcp://127.0.0.1:1"`, false},
+	{"networkPolicy: true", "networkPolicy", "true", false},
+	{"networkPolicy: {enabled: 1}", "networkPolicy.enabled", "1", false},
+	{"networkPolicy: {enabled: true}\nnetwork: {firewall: false}", "networkPolicy.enabled", "true", true},
 	{"ipam: {serviceAccount: sluice-ipam}", "ipam.serviceAccount", `"sluice-ipam"`, false},
 	{"ipam: {serviceAccount: a/b/c}", "ipam.serviceAccount", `"a/b/c"`, false},
 	{"ipam: {serviceAccount: a/../b}", "ipam.serviceAccount", `"a/../b"`, false},

@@ -58,6 +58,7 @@ type Config struct {
 	Observe            Observe        `json:"observe"`
 	RuntimeEndpoint    string         `json:"runtimeEndpoint"` // path of the CRI socket; empty: the known places
 	IPAM               IPAM           `json:"ipam"`
+	NetworkPolicy      NetworkPolicy  `json:"networkPolicy"`
 }
 
 // Network is what the agent writes into the conflist.
@@ -137,6 +138,11 @@ type IPAM struct {
 	// ServiceAccount is NAMESPACE/NAME of the one whose token the kubeconfig has; its namespace has the pools. Empty: the agent
 	// writes no kubeconfig.
 	ServiceAccount string `json:"serviceAccount"`
+}
+
+// NetworkPolicy says whether the node enforces NetworkPolicy objects.
+type NetworkPolicy struct {
+	Enabled bool `json:"enabled"` // needs Network.Firewall
 }
 
 // Duration is a time.Duration as Go writes it: "5m", "720h".

@@ -101,6 +101,7 @@ func (c *Config) fields() fields {
 		},
 		"runtimeEndpoint": text(&c.RuntimeEndpoint, optional(socketPath)),
 		"ipam":            fields{"serviceAccount": text(&c.IPAM.ServiceAccount, optional(serviceAccount))},
+		"networkPolicy":   fields{"enabled": boolean(&c.NetworkPolicy.Enabled)},
 	}
 }
 
@@ -150,6 +151,9 @@ const maxNetworks = 1024
 func (c *Config) check(given values) error {
 	if c.Network.Plugin != PluginBridge && c.Network.Bridge != Default().Network.Bridge {
 		return given.wrong("network.bridge", fmt.Errorf("only with plugin: %s", PluginBridge))
+	}
+	if c.NetworkPolicy.Enabled && !c.Network.Firewall {
+		return given.wrong("networkPolicy.enabled", errors.New("needs network.firewall: true: that plugin gives a pod its policies"))
 	}
 	if n := len(c.ClusterCIDRs) + len(c.ServiceCIDRs) + len(c.NonMasqueradeCIDRs); n > maxNetworks {
 		return fmt.Errorf("clusterCIDRs, serviceCIDRs and nonMasqueradeCIDRs have %d networks, at most %d together", n, maxNetworks)

@@ -55,6 +55,8 @@ type route struct {
 type chained struct {
 	Type         string          `json:"type"`
 	Capabilities map[string]bool `json:"capabilities,omitempty"`
+	// NetworkPolicy has the plugin firewall give a pod what NetworkPolicies say of it.
+	NetworkPolicy bool `json:"networkPolicy,omitempty"`
 }
 
 const minIPv6MTU = 1280 // RFC 8200, section 5: the kernel turns IPv6 off below
@@ -77,8 +79,8 @@ func Check(cidrs []netip.Prefix) error {
 	return nil
 }
 
-// Build returns the configuration for a node with these pod CIDRs. mtu is that of pods.
-func Build(c agentconf.Network, cidrs []netip.Prefix, mtu int) ([]byte, error) {
+// Build returns the configuration for a node with these pod CIDRs. mtu is that of pods. policies says that NetworkPolicies are enforced.
+func Build(c agentconf.Network, policies bool, cidrs []netip.Prefix, mtu int) ([]byte, error) {
 	if err := Check(cidrs); err != nil {
 		return nil, err
 	}
@@ -100,13 +102,13 @@ func Build(c agentconf.Network, cidrs []netip.Prefix, mtu int) ([]byte, error) {
 	}
 	l := list{CNIVersion: c.CNIVersion, Name: c.Name, Plugins: []any{main}}
 	if c.PortMappings {
-		l.Plugins = append(l.Plugins, chained{"portmap", map[string]bool{"portMappings": true}})
+		l.Plugins = append(l.Plugins, chained{Type: "portmap", Capabilities: map[string]bool{"portMappings": true}})
 	}
 	if c.Bandwidth {
-		l.Plugins = append(l.Plugins, chained{"bandwidth", map[string]bool{"bandwidth": true}})
+		l.Plugins = append(l.Plugins, chained{Type: "bandwidth", Capabilities: map[string]bool{"bandwidth": true}})
 	}
 	if c.Firewall {
-		l.Plugins = append(l.Plugins, chained{Type: "firewall"})
+		l.Plugins = append(l.Plugins, chained{Type: "firewall", NetworkPolicy: policies})
 	}
 	text, err := json.MarshalIndent(l, "", "  ")
 	if err != nil {

@@ -116,7 +116,7 @@ func TestBuild(t *testing.T) {
 		{agentconf.Default().Network, prefixes("10.244.1.0/24", "fd24:0:0:1::/64"), 1450, dual},
 		{agentconf.Network{Name: "pods", CNIVersion: "1.1.0", Plugin: agentconf.PluginBridge, Bridge: "br0"}, prefixes("fd24:0:0:1::/64"), 9000, bridge6},
 	} {
-		got, err := Build(tt.c, tt.cidrs, tt.mtu)
+		got, err := Build(tt.c, false, tt.cidrs, tt.mtu)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,6 +126,17 @@ func TestBuild(t *testing.T) {
 		if subnets := Subnets(got); !slices.Equal(subnets, tt.cidrs) {
 			t.Errorf("subnets %v, want %v", subnets, tt.cidrs)
 		}
+	}
+}
+
+// Only the plugin firewall is told of policies.
+func TestBuildWithPolicies(t *testing.T) {
+	t.Parallel()
+	got, err := Build(agentconf.Default().Network, true, prefixes("10.244.1.0/24", "fd24:0:0:1::/64"), 1450)
+	want := strings.Replace(dual, `"type": "firewall"`, `"type": "firewall",
+      "networkPolicy": true`, 1)
+	if diff := cmp.Diff(want, string(got)); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 }
 
@@ -142,11 +153,11 @@ func TestBuildRefuses(t *testing.T) {
 		{prefixes("10.244.1.0/24", "10.244.2.0/24"), 1500, "of one family"},
 		{prefixes("10.244.1.0/24", "fd24::/64"), 1279, "at least 1280"},
 	} {
-		if _, err := Build(agentconf.Default().Network, tt.cidrs, tt.mtu); err == nil || !strings.Contains(err.Error(), tt.text) {
+		if _, err := Build(agentconf.Default().Network, false, tt.cidrs, tt.mtu); err == nil || !strings.Contains(err.Error(), tt.text) {
 			t.Errorf("%v: %v, want %q", tt.cidrs, err, tt.text)
 		}
 	}
-	if _, err := Build(agentconf.Default().Network, prefixes("10.244.1.0/24"), 1000); err != nil {
+	if _, err := Build(agentconf.Default().Network, false, prefixes("10.244.1.0/24"), 1000); err != nil {
 		t.Errorf("a small MTU without IPv6: %v", err)
 	}
 }

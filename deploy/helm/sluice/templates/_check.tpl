@@ -7,6 +7,9 @@
 {{- include "sluice.checkNetwork" (dict "at" (printf "/config/%s/%d" $key $i) "network" $network) -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.config.networkPolicy.enabled (not .Values.config.network.firewall) -}}
+{{- fail "at '/config/networkPolicy/enabled': true needs config.network.firewall: true, whose plugin gives a pod its policies" -}}
+{{- end -}}
 {{- $interval := float64 (include "sluice.seconds" .Values.config.garbage.interval) -}}
 {{- if and (gt $interval 0.0) (lt $interval 10.0) -}}
 {{- fail (printf "at '/config/garbage/interval': %s is too short: at least 10s, or 0s for never" .Values.config.garbage.interval) -}}

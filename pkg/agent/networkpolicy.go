@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/sluice-cni/sluice/pkg/agent/kube"
+	"github.com/sluice-cni/sluice/pkg/agent/netpol"
+	"github.com/sluice-cni/sluice/pkg/agent/report"
+	"github.com/sluice-cni/sluice/pkg/log"
+)
+
+// lookForPolicies is how often an agent that enforces no policies asks whether there are any.
+const lookForPolicies = 10 * time.Minute
+
+// beginTables begins a new generation of the datapath's tables.
+func beginTables(context.Context) (netpol.Tables, error) {
+	return nil, errors.New("this datapath has no tables for NetworkPolicies")
+}
+
+// newPolicies returns nil if policies are not enforced.
+func (a *agent) newPolicies() *netpol.Controller {
+	if !a.Config.NetworkPolicy.Enabled {
+		return nil
+	}
+	return netpol.New(netpol.Options{
+		Source: a.client, Node: a.Node, Begin: beginTables, Cluster: a.cluster, NodesChanged: a.watcher.Changed(), Report: a.report, Log: a.Log,
+	})
+}
+
+// cluster returns what policies have to know of the nodes, false while they are not known.
+func (a *agent) cluster() (netpol.Cluster, bool) {
+	if !a.watcher.Synced() {
+		return netpol.Cluster{}, false
+	}
+	v := a.watcher.View()
+	c := netpol.Cluster{PodNetworks: slices.Clone(a.Config.ClusterCIDRs), NodeAddrs: v.External}
+	for _, n := range append(v.Others, v.Self) {
+		c.NodeAddrs = append(c.NodeAddrs, n.InternalIPs...)
+		for _, p := range n.PodCIDRs {
+			// A tunnel has the first address of the podCIDR, with every overlay that Sluice or flannel makes. No pod gets it.
+			c.NodeAddrs = append(c.NodeAddrs, p.Addr())
+			if !slices.ContainsFunc(a.Config.ClusterCIDRs, func(n netip.Prefix) bool { return n.Bits() <= p.Bits() && n.Contains(p.Addr()) }) {
+				c.PodNetworks = append(c.PodNetworks, p)
+			}
+		}
+	}
+	return c, true
+}
+
+// lookForUnenforced says that there are policies in a cluster where this node enforces none: the API server takes them without a word.
+func (a *agent) lookForUnenforced(ctx context.Context) {
+	wait := rand.N(lookForPolicies / 10) // jitter, so that nodes do not ask at one time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		wait = lookForPolicies + rand.N(lookForPolicies/10)
+		any, err := a.client.Any(ctx, kube.NetworkPolicies)
+		switch {
+		case err != nil: // the API server is away, or does not say: nothing is known
+			a.Log.Debug("look for network policies", log.Error(fmt.Errorf("list one: %w", err)))
+		case any:
+			a.report.Problem("network policies", report.NetworkPolicyNotEnforced,
+				"the cluster has NetworkPolicy objects, and networkPolicy.enabled is false: all traffic of this node's pods passes")
+		default:
+			a.report.Clear("network policies")
+		}
+	}
+}
