@@ -22,10 +22,17 @@ const (
 	closedStep = "closed pods"
 )
 
-// commit applies what has changed. Before the lists are complete, and while new tables have to wait, it leaves that in the engine.
+// commit applies what has changed, as soon as the lists are complete.
 func (r *run) commit(ctx context.Context) {
-	if !r.listed() || r.tables == nil && time.Now().Before(r.retryAt) {
+	if !r.listed() {
 		r.waiting = 0
+		return
+	}
+	if r.tables == nil && time.Now().Before(r.retryAt) {
+		// The snapshot will have it. The engine must not gather changes for as long as a node has no programs, and no table that is
+		// written from now on has numbers of before.
+		r.engine.Settled(r.engine.Commit())
+		r.waiting, r.checked = 0, false
 		return
 	}
 	began := r.since

@@ -244,13 +244,21 @@ func TestProgramsComeLater(t *testing.T) {
 		n.shop()
 		n.fail(errors.New("not loaded"))
 		n.start()
-		wait(10 * time.Second)
+		for i := range 100 { // nothing of this is kept
+			n.put(policy("p", "db", "web"+strings.Repeat("x", i)))
+			wait(100 * time.Millisecond)
+		}
+		n.put(policy("p", "db", "web"))
 		if got := n.Report.Problems(); len(got) != 0 {
 			t.Errorf("problems %q", got)
 		}
 		n.fail(nil)
 		wait(longestRetry)
+		n.admits("db", "10.0.0.2", true)
 		n.admits("db", "10.0.0.3", false)
+		if got := n.happened().highest; got > 10 {
+			t.Errorf("points up to %d: those of policies that were never applied are not used again", got)
+		}
 	})
 }
 
