@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"path/filepath"
 	"strconv"
@@ -206,12 +207,16 @@ func (d *Datapath) BeginNetworkPolicy(ctx context.Context) (NetworkPolicyTables,
 	var random [4]byte
 	_, _ = rand.Read(random[:]) // never fails
 	t := &networkPolicyTables{d: d, generation: max(1, binary.NativeEndian.Uint32(random[:]))}
+	if t.mapID, err = t.pinned(); err != nil {
+		return nil, err
+	}
 	return t, file.Write(t.note(), []byte(t.noted()), file.Options{})
 }
 
 type networkPolicyTables struct {
 	d          *Datapath
 	generation uint32
+	mapID      uint32                  // of one of the maps
 	tables     networkpolicymap.Tables // as of the last call
 }
 
@@ -221,10 +226,29 @@ func (t *networkPolicyTables) note() string {
 }
 func (t *networkPolicyTables) noted() string { return strconv.FormatUint(uint64(t.generation), 10) }
 
+// pinned returns the id of the map of pods that is pinned now. Handles of maps stay good when the pins go.
+func (t *networkPolicyTables) pinned() (uint32, error) {
+	m, err := bpfsys.OpenMap(t.d.tree.Paths.MapPin(pintree.MapNPPods))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, fmt.Errorf("%w: no map %s", ErrNotLoaded, pintree.MapNPPods)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("open map %s: %w", pintree.MapNPPods, err)
+	}
+	return m.ID(), m.Close()
+}
+
 // current fails if another process has begun a later generation, or if the maps are others.
 func (t *networkPolicyTables) current() (err error) {
 	if t.tables, err = t.d.networkPolicyTables(); err != nil {
 		return err
+	}
+	id, err := t.pinned()
+	if err != nil {
+		return err
+	}
+	if id != t.mapID {
+		return fmt.Errorf("%w: there are other maps now", ErrNotLoaded)
 	}
 	noted, err := file.Read(t.note())
 	if err != nil {

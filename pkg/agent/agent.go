@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/rest"
 
+	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/agent/agentconf"
 	"github.com/sluice-cni/sluice/pkg/agent/conflist"
 	"github.com/sluice-cni/sluice/pkg/agent/garbage"
@@ -82,6 +83,7 @@ type agent struct {
 	collector *garbage.Collector
 	ipam      *ipamaccess.Access // nil: no cluster-wide addresses
 	policies  *netpol.Controller // nil: not enforced
+	datapath  *loader.Datapath   // of the tables that policies are written to; nil: none yet
 	addresses chan struct{}      // the node's addresses are others
 
 	mu      sync.Mutex

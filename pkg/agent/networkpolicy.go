@@ -11,18 +11,36 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/agent/kube"
 	"github.com/sluice-cni/sluice/pkg/agent/netpol"
 	"github.com/sluice-cni/sluice/pkg/agent/report"
 	"github.com/sluice-cni/sluice/pkg/log"
+	"github.com/sluice-cni/sluice/pkg/nodeconf"
 )
 
 // lookForPolicies is how often an agent that enforces no policies asks whether there are any.
 const lookForPolicies = 10 * time.Minute
 
-// beginTables begins a new generation of the datapath's tables.
-func beginTables(context.Context) (netpol.Tables, error) {
-	return nil, errors.New("this datapath has no tables for NetworkPolicies")
+// beginTables begins a new generation of the datapath's tables, which replaces the one before.
+func (a *agent) beginTables(ctx context.Context) (netpol.Tables, error) {
+	conf, err := nodeconf.Load(a.Config.Paths.On(nodeconf.DefaultPath))
+	if err != nil {
+		return nil, err
+	}
+	dp, err := loader.OpenExisting(ctx, loader.Options{Config: conf, Log: a.Log})
+	if err != nil {
+		return nil, err
+	}
+	tables, err := dp.BeginNetworkPolicy(ctx)
+	if err != nil {
+		return nil, errors.Join(err, dp.Close())
+	}
+	old := a.datapath
+	if a.datapath = dp; old != nil {
+		err = old.Close()
+	}
+	return tables, err
 }
 
 // newPolicies returns nil if policies are not enforced.
@@ -31,7 +49,7 @@ func (a *agent) newPolicies() *netpol.Controller {
 		return nil
 	}
 	return netpol.New(netpol.Options{
-		Source: a.client, Node: a.Node, Begin: beginTables, Cluster: a.cluster, NodesChanged: a.watcher.Changed(), Report: a.report, Log: a.Log,
+		Source: a.client, Node: a.Node, Begin: a.beginTables, Cluster: a.cluster, NodesChanged: a.watcher.Changed(), Report: a.report, Log: a.Log,
 	})
 }
 
@@ -41,7 +59,10 @@ func (a *agent) cluster() (netpol.Cluster, bool) {
 		return netpol.Cluster{}, false
 	}
 	v := a.watcher.View()
-	c := netpol.Cluster{PodNetworks: slices.Clone(a.Config.ClusterCIDRs), NodeAddrs: v.External}
+	c := netpol.Cluster{PodNetworks: slices.Clone(a.Config.ClusterCIDRs), NodeAddrs: v.External, Services: a.Config.ServiceCIDRs}
+	if len(c.Services) == 0 { // any address may be that of a Service
+		c.Services = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+	}
 	for _, n := range append(v.Others, v.Self) {
 		c.NodeAddrs = append(c.NodeAddrs, n.InternalIPs...)
 		for _, p := range n.PodCIDRs {

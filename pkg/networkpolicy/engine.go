@@ -36,6 +36,7 @@ type Engine struct {
 	addrs      map[addr16]address
 	rivals     map[addr16][]*pod // of the pod that has an address
 	nodes      map[addr16]struct{}
+	services   map[netip.Prefix]struct{}
 	cluster    []*policy // policies without a namespace, in their order
 	local      map[podKey]*localPod
 
@@ -193,6 +194,23 @@ func (e *Engine) SetNodeAddrs(addrs []netip.Addr) {
 	}
 	for a := range old {
 		e.dirtyAddrs[a] = struct{}{}
+	}
+}
+
+// SetServices takes the networks whose addresses are those of Services.
+func (e *Engine) SetServices(networks []netip.Prefix) {
+	old := e.services
+	e.services = map[netip.Prefix]struct{}{}
+	for _, p := range networks {
+		p = p.Masked()
+		if _, ok := old[p]; !ok {
+			e.emit(WriteService{p})
+		}
+		delete(old, p)
+		e.services[p] = struct{}{}
+	}
+	for p := range old {
+		e.emit(DeleteService{p})
 	}
 }
 

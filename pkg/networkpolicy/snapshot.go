@@ -20,6 +20,9 @@ func (e *Engine) Snapshot() Batch {
 	for p, c := range e.cidrs {
 		e.emit(WriteCIDR{p, c.id})
 	}
+	for p := range e.services {
+		e.emit(WriteService{p})
+	}
 	for a, rec := range e.addrs {
 		if rec.class != unwritten {
 			e.emit(WritePeer{a.netip(), rec.class, rec.owner, true})

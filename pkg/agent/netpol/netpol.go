@@ -61,6 +61,7 @@ type Source interface {
 type Cluster struct {
 	NodeAddrs   []netip.Addr // of all nodes, those of their tunnels included
 	PodNetworks []netip.Prefix
+	Services    []netip.Prefix // where a pod's packets may get another destination
 }
 
 // Options are what a Controller needs.
@@ -154,6 +155,7 @@ func newRun(c *Controller, cluster Cluster) *run {
 		engine: networkpolicy.New(networkpolicy.Config{Node: c.Node, PodNetworks: cluster.PodNetworks}),
 	}
 	r.engine.SetNodeAddrs(cluster.NodeAddrs)
+	r.engine.SetServices(cluster.Services)
 	return r
 }
 
