@@ -92,6 +92,7 @@ func options(set *flag.FlagSet) *kube.Options {
 	set.StringVar((*string)(&o.Plugins), "plugins", string(kube.Sluice), fmt.Sprintf("whose plugins: %v", kube.AllPlugins))
 	set.StringVar(&o.Chain, "chain", kube.DefaultChain, "the network's configuration: empty, or "+kube.FlannelChain)
 	set.StringVar(&o.Agent, "agent", "", fmt.Sprintf("have sluice-agent install the plugins and keep routes, in one of the modes %v", kube.Agents))
+	set.BoolVar(&o.NetworkPolicy, "network-policy", false, "have the agents enforce NetworkPolicy objects")
 	return o
 }
 

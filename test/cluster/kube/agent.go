@@ -36,6 +36,9 @@ func (c *Cluster) startAgent(i int) error {
 		return err
 	}
 	text := fmt.Sprintf("routing: %s\nnetwork: { plugin: %s }\nclusterCIDRs: [ %s ]\nserviceCIDRs: [ %s ]\n", c.Agent, c.Main, quoted(Pods), quoted(Services))
+	if c.NetworkPolicy {
+		text += "networkPolicy: { enabled: true }\n"
+	}
 	config := filepath.Join(node.Dir, "agent.yaml")
 	return errors.Join(os.WriteFile(config, []byte(text), 0o644), c.StartAgent(i, Sluice))
 }

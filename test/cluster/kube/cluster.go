@@ -40,6 +40,8 @@ type Options struct {
 	// Agent is the routing mode of sluice-agent, which then installs the plugins, writes the configuration and keeps the routes of each node.
 	// Empty: this package does that.
 	Agent string
+	// NetworkPolicy has the agents enforce NetworkPolicy objects.
+	NetworkPolicy bool
 }
 
 // Agents are the modes of sluice-agent that clusters are made with.

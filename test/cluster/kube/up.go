@@ -79,6 +79,8 @@ func (o Options) check() error {
 		return fmt.Errorf("chain %q is none of %q", o.Chain, []string{DefaultChain, FlannelChain})
 	case o.Chain != DefaultChain && o.Agent != "":
 		return fmt.Errorf("the agent writes its own chain, not that of %s", o.Chain)
+	case o.NetworkPolicy && o.Agent == "":
+		return errors.New("network policies need sluice-agent")
 	case o.Agent != "" && o.Plugins != Sluice:
 		return fmt.Errorf("the agent installs %s, not %s", Sluice, o.Plugins)
 	}
