@@ -34,16 +34,15 @@ import (
 const (
 	gcPercent   = 40
 	memoryLimit = 20 << 20
-	policyLimit = 40 << 20 // with NetworkPolicies: the records of 10,000 pods, and the lists at the start
+
+	// With NetworkPolicies there are the records of 10,000 pods, the lists at the start, and an event for each update of a pod. The
+	// collector would go through the records every few seconds.
+	policyPercent = 100
+	policyLimit   = 40 << 20
 )
 
 func main() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(memoryLimit)
-	}
+	limitMemory(gcPercent, memoryLimit)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second signal ends the process
 	err := newRoot(os.Stdout).ExecuteContext(ctx)
@@ -51,6 +50,15 @@ func main() {
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "sluice-agent: %v\n", err)
 		os.Exit(1)
+	}
+}
+
+func limitMemory(percent int, limit int64) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(percent)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(limit)
 	}
 }
 
@@ -189,8 +197,8 @@ func (f *flags) run(c *cobra.Command) error {
 	if o.Node, err = f.nodeName(); err != nil {
 		return err
 	}
-	if o.Config.NetworkPolicy.Enabled && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(policyLimit)
+	if o.Config.NetworkPolicy.Enabled {
+		limitMemory(policyPercent, policyLimit)
 	}
 	o.Log.Info("sluice-agent "+version.String(), log.String("node", o.Node), log.String("routing", string(o.Config.Routing)))
 	return agent.Run(c.Context(), o)

@@ -168,7 +168,8 @@ func TestPrivilegedAgentOwnNodeOnly(t *testing.T) {
 func TestPrivilegedAgentRights(t *testing.T) {
 	t.Parallel()
 	s := installed(t)
-	v1 := agentOn(t, s, "n1").CoreV1()
+	client := agentOn(t, s, "n1")
+	v1, policies := client.CoreV1(), client.NetworkingV1().NetworkPolicies("")
 	ctx := t.Context()
 	event := func(namespace string) error {
 		_, err := v1.Events(namespace).Create(ctx, &corev1.Event{
@@ -187,7 +188,10 @@ func TestPrivilegedAgentRights(t *testing.T) {
 	_, pods := v1.Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=n1"})
 	for what, err := range map[string]error{
 		"list nodes": nodes, "list pods of a node": pods, "an Event": event("default"),
-		"watch nodes": watch(v1.Nodes().Watch(ctx, metav1.ListOptions{})),
+		"watch nodes":           watch(v1.Nodes().Watch(ctx, metav1.ListOptions{})),
+		"watch pods":            watch(v1.Pods("").Watch(ctx, metav1.ListOptions{})),
+		"watch namespaces":      watch(v1.Namespaces().Watch(ctx, metav1.ListOptions{})),
+		"watch NetworkPolicies": watch(policies.Watch(ctx, metav1.ListOptions{})),
 	} {
 		if err != nil {
 			t.Errorf("%s: %v", what, err)
@@ -200,9 +204,10 @@ func TestPrivilegedAgentRights(t *testing.T) {
 	_, pod := v1.Pods("default").Create(ctx, &corev1.Pod{}, metav1.CreateOptions{})
 	for what, err := range map[string]error{
 		"list Secrets": secrets, "list ConfigMaps": maps, "create a Node": created, "patch a Node's status": status, "create a pod": pod,
-		"delete a Node":              v1.Nodes().Delete(ctx, "n1", metav1.DeleteOptions{}),
-		"an Event in a namespace":    event("kube-system"),
-		"watch pods of all the rest": watch(v1.Pods("").Watch(ctx, metav1.ListOptions{})),
+		"delete a Node":           v1.Nodes().Delete(ctx, "n1", metav1.DeleteOptions{}),
+		"an Event in a namespace": event("kube-system"),
+		"watch Services":          watch(v1.Services("").Watch(ctx, metav1.ListOptions{})),
+		"delete a NetworkPolicy":  client.NetworkingV1().NetworkPolicies("default").Delete(ctx, "p", metav1.DeleteOptions{}),
 	} {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %s", what, fmt.Sprint(err))
