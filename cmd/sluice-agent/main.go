@@ -79,8 +79,9 @@ func newRoot(out io.Writer) *cobra.Command {
 
 It installs the plugins that lie beside it and watches over them, keeps the
 routes to pods of other nodes, exempts the cluster's networks from masquerade,
-and writes the network's configuration last. It learns of the nodes from the API
-server. While that is away, or the agent is, the node stays as it is.`,
+and writes the network's configuration last. If the configuration says so, it
+enforces NetworkPolicy objects. It learns of the nodes from the API server.
+While that is away, or the agent is, the node stays as it is.`,
 		Example: `  sluice-agent --kubeconfig /etc/sluice/kubeconfig
   sluice-agent check-config /etc/sluice/agent.yaml
   sluice-agent remove`,

@@ -86,15 +86,20 @@ func (a *agent) lookForUnenforced(ctx context.Context) {
 		case <-time.After(wait):
 		}
 		wait = lookForPolicies + rand.N(lookForPolicies/10)
-		any, err := a.client.Any(ctx, kube.NetworkPolicies)
-		switch {
-		case err != nil: // the API server is away, or does not say: nothing is known
-			a.Log.Debug("look for network policies", log.Error(fmt.Errorf("list one: %w", err)))
-		case any:
-			a.report.Problem("network policies", report.NetworkPolicyNotEnforced,
-				"the cluster has NetworkPolicy objects, and networkPolicy.enabled is false: all traffic of this node's pods passes")
-		default:
-			a.report.Clear("network policies")
-		}
+		found, err := a.client.Any(ctx, kube.NetworkPolicies)
+		a.noteUnenforced(found, err)
+	}
+}
+
+func (a *agent) noteUnenforced(found bool, err error) {
+	const step = "network policies"
+	switch {
+	case err != nil: // the API server is away, or does not say: nothing is known
+		a.Log.Debug("look for network policies", log.Error(fmt.Errorf("list one: %w", err)))
+	case found:
+		a.report.Problem(step, report.NetworkPolicyNotEnforced,
+			"the cluster has NetworkPolicy objects, and networkPolicy.enabled is false: all traffic of this node's pods passes")
+	default:
+		a.report.Clear(step)
 	}
 }

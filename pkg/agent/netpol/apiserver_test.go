@@ -65,6 +65,7 @@ type lab struct {
 	api    *kubetest.Server
 	client *kubernetes.Clientset
 	wire   *wire
+	source *kube.Client
 	*fakeDatapath
 	*Controller
 }
@@ -81,6 +82,7 @@ func newLab(t *testing.T) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
+	l.source = source
 	l.Controller = New(Options{
 		Source: source, Node: "here", Begin: l.begin, Cluster: func() (Cluster, bool) { return Cluster{}, true },
 		Report: report.New(&sink{}, "here", log.NewNop()), Log: log.NewNop(),
@@ -175,6 +177,9 @@ func (l *lab) upsert(p *networkingv1.NetworkPolicy) {
 // A cluster's life as the API server tells it: changes of labels and policies, an address that is used again, outages, and a gap.
 func TestPrivilegedAPIServer(t *testing.T) {
 	l := newLab(t)
+	if found, err := l.source.Any(t.Context(), kube.NetworkPolicies); found || err != nil {
+		t.Errorf("policies before there are any: %t, %v", found, err)
+	}
 	for _, ns := range []string{"shop", "bank"} {
 		_, err := l.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{})
 		l.must(err)
@@ -183,6 +188,9 @@ func TestPrivilegedAPIServer(t *testing.T) {
 	l.pod("shop", "web", "web", "there", "10.0.0.2")
 	l.pod("shop", "other", "other", "there", "10.0.0.3")
 	l.upsert(policy("p", "db", "web"))
+	if found, err := l.source.Any(t.Context(), kube.NetworkPolicies); !found || err != nil {
+		t.Errorf("policies: %t, %v", found, err)
+	}
 	l.run()
 	const admitted, denied, pending = networkpolicy.Admitted, networkpolicy.Denied, networkpolicy.Pending
 	l.awaits(db, "10.0.0.2", admitted)
