@@ -36,6 +36,10 @@ import (
 // requestTime bounds each request but a watch. A request that hangs must not hold up the rest for long.
 const requestTime = 20 * time.Second
 
+// requestRate is how many requests a second there may be for long. client-go's 5 would make 20 s of a list of 10,000 pods, for which new
+// pods of a node that has just started wait. The API server has fair queues of its own.
+const requestRate = 50
+
 // pageSize bounds the memory of a list: a Node has 10 to 30 kB before it is trimmed, most of it the names of images. A page is in memory two to
 // three times while it is read.
 const pageSize = 25
@@ -84,6 +88,9 @@ func New(c *rest.Config) (*Client, error) {
 	// Protobuf takes a third of JSON's time and memory.
 	c.ContentType, c.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf
 	c.UserAgent = "sluice-agent/" + version.String()
+	if c.QPS == 0 {
+		c.QPS, c.Burst = requestRate, 2*requestRate
+	}
 	client, err := rest.RESTClientFor(c)
 	if err != nil {
 		return nil, err
