@@ -344,6 +344,41 @@ func (t *networkPolicyTables) Finish(ctx context.Context) error {
 	return errors.Join(t.tables.Forget(t.generation), v.forget())
 }
 
+// EndNetworkPolicy takes all devices from under NetworkPolicy, and empties the tables. No process that has begun a generation goes on
+// writing it. A node without programs, or without such devices, needs nothing.
+func (d *Datapath) EndNetworkPolicy(ctx context.Context) error {
+	v, err := d.policyMaps()
+	if err != nil {
+		return pintree.IgnoreNotLoaded(err)
+	}
+	if noted, err := v.noted.All(); err != nil || len(noted) == 0 {
+		return err
+	}
+	begun, err := d.BeginNetworkPolicy(ctx)
+	if err != nil {
+		return err
+	}
+	t := begun.(*networkPolicyTables)
+	unlock, err := d.tree.Writer(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := t.current(); err != nil {
+		return err
+	}
+	s := &switcher{d: d, tables: t.tables}
+	if err := s.read(); err != nil {
+		return err
+	}
+	for key := range s.noted {
+		if err := errors.Join(s.change(key, networkpolicymap.Pod{Set: networkpolicy.OpenSet}), s.v.noted.Delete(key)); err != nil {
+			return err
+		}
+	}
+	return errors.Join(t.tables.Forget(t.generation), s.v.forget())
+}
+
 // switcher puts the devices of pods under other policies. It reads the node's devices and addresses once for all pods of a batch.
 type switcher struct {
 	d       *Datapath

@@ -145,6 +145,34 @@ func TestPrivilegedNetworkPolicyChanges(t *testing.T) {
 	e.wantSet(d, ruled, webSet)
 }
 
+// Where NetworkPolicy is turned off, pods that run keep their rules and nothing else.
+func TestPrivilegedNetworkPolicyEnds(t *testing.T) {
+	e := newEnv(t)
+	d := e.open()
+	e.ok(d.EndNetworkPolicy(e.ctx))
+	ruled, plain := e.pod("pod1", "10.1.0.2/16"), e.pod("pod2", "10.1.0.3/16")
+	ruled.Policy = mustPolicy(t, "open", `{"ingressDefault":"deny"}`)
+	ruled.NetworkPolicy, plain.NetworkPolicy = NetworkPolicyPod{"uid-a", "shop"}, NetworkPolicyPod{"uid-b", "shop"}
+	tables := e.begin(d, onlyFrom(webSet, 2), networkpolicy.WritePod{UID: "uid-a", Set: webSet})
+	for _, ep := range []Endpoint{ruled, plain} {
+		e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
+	}
+	e.ok(d.EndNetworkPolicy(e.ctx))
+	if e.policyOf(d, ruled) == 0 || e.policyOf(d, plain) != 0 {
+		t.Errorf("policies %d and %d, want that of the rules and none", e.policyOf(d, ruled), e.policyOf(d, plain))
+	}
+	for _, name := range []string{"sl_np_sets", "sl_np_pods", "sl_np_devices", "sl_np_policies"} {
+		if n := e.entries(d, name); n != 0 {
+			t.Errorf("%s keeps %d entries", name, n)
+		}
+	}
+	if err := tables.Apply(e.ctx, nil); !errors.Is(err, ErrSuperseded) {
+		t.Errorf("an agent goes on writing: %v", err)
+	}
+	ruled.NetworkPolicy = NetworkPolicyPod{}
+	e.ok(d.CheckEndpoint(e.ctx, ruled, FeatureAdmit))
+}
+
 // A restarted agent begins anew: pods keep what they have until theirs is written, and what the agent before has written goes.
 func TestPrivilegedNetworkPolicyRestart(t *testing.T) {
 	e := newEnv(t)

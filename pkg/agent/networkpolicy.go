@@ -22,13 +22,30 @@ import (
 // lookForPolicies is how often an agent that enforces no policies asks whether there are any.
 const lookForPolicies = 10 * time.Minute
 
-// beginTables begins a new generation of the datapath's tables, which replaces the one before.
-func (a *agent) beginTables(ctx context.Context) (netpol.Tables, error) {
+// open opens the datapath.
+func (a *agent) open(ctx context.Context) (*loader.Datapath, error) {
 	conf, err := nodeconf.Load(a.Config.Paths.On(nodeconf.DefaultPath))
 	if err != nil {
 		return nil, err
 	}
-	dp, err := loader.OpenExisting(ctx, loader.Options{Config: conf, Log: a.Log})
+	return loader.OpenExisting(ctx, loader.Options{Config: conf, Log: a.Log})
+}
+
+// endPolicies opens the pods of an agent before this one, which enforced policies.
+func (a *agent) endPolicies(ctx context.Context) error {
+	dp, err := a.open(ctx)
+	if errors.Is(err, loader.ErrNotLoaded) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(dp.EndNetworkPolicy(ctx), dp.Close())
+}
+
+// beginTables begins a new generation of the datapath's tables, which replaces the one before.
+func (a *agent) beginTables(ctx context.Context) (netpol.Tables, error) {
+	dp, err := a.open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -76,8 +93,13 @@ func (a *agent) cluster() (netpol.Cluster, bool) {
 	return c, true
 }
 
-// lookForUnenforced says that there are policies in a cluster where this node enforces none: the API server takes them without a word.
+// lookForUnenforced ends what an agent before has enforced, and says that there are policies in a cluster where this node enforces none:
+// the API server takes them without a word.
 func (a *agent) lookForUnenforced(ctx context.Context) {
+	for err := a.endPolicies(ctx); err != nil && ctx.Err() == nil; err = a.endPolicies(ctx) {
+		a.Log.Warn("end NetworkPolicy, which is not enabled any more", log.Error(err))
+		sleep(ctx, longestRetry)
+	}
 	wait := rand.N(lookForPolicies / 10) // jitter, so that nodes do not ask at one time
 	for {
 		select {
