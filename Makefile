@@ -27,11 +27,11 @@ PROSEFLAGS ?= --minAlertLevel=error
 # What targets run besides Go: command:package. The demo and the benchmark, the tests of "make test", tests in virtual machines, the load
 # generators of the report (those of Debian 12), container runtimes, what comparisons with upstream run, and all that "make test-interop" does.
 RUN_NEEDS := ip:iproute2 nft:nftables iptables:iptables git:git
-TEST_NEEDS := $(RUN_NEEDS) ping:iputils-ping strace:strace udevadm:udev
+TEST_NEEDS := $(RUN_NEEDS) ping:iputils-ping strace:strace udevadm:udev conntrack:conntrack
 GUEST_NEEDS := $(RUN_NEEDS) ping:iputils-ping strace:strace dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
 REPORT_NEEDS := iperf3:iperf3 wrk:wrk sockperf:sockperf
 RUNTIME_NEEDS := $(TEST_NEEDS) podman:podman crun:crun catatonit:catatonit containerd:containerd newuidmap:uidmap slirp4netns:slirp4netns
-UPSTREAM_NEEDS := $(TEST_NEEDS) conntrack:conntrack firewalld:firewalld dbus-daemon:dbus-daemon
+UPSTREAM_NEEDS := $(TEST_NEEDS) firewalld:firewalld dbus-daemon:dbus-daemon
 INTEROP_NEEDS := $(GUEST_NEEDS) $(REPORT_NEEDS) $(RUNTIME_NEEDS) $(UPSTREAM_NEEDS) ruby:ruby vagrant:vagrant promtool:prometheus chromium:chromium npm:npm
 # Packages whose tests run programs of other projects for most of their time: upstream's plugins, netfilter's tools, load generators, runtimes,
 # DHCP servers, Kubernetes, Prometheus, a browser, Vagrant.
@@ -93,7 +93,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help help-all demo build test test-packet test-e2e lint verify generate test-interop test-unit test-privileged test-volume parity runtimes hubble hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-traffic bench-report bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt tidy lint-prose check-bpf-headers clean test-ipam
+.PHONY: help help-all demo build test test-packet test-e2e lint verify generate test-interop test-unit test-privileged test-volume test-fastpath-model parity runtimes hubble hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-traffic bench-report bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt tidy lint-prose check-bpf-headers clean test-ipam
 
 help: # list the targets that most people need: those whose line has "##*"
 	@awk -F ':.*##[*] ' '/^[a-z-]+:.*##[*] / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -175,6 +175,11 @@ test-volume: ## run the attacks on the connection table with a million connectio
 	$(need-root)
 	go test -count=1 -timeout=3h -v -run '^TestPrivilegedShare' ./bpf/tests -volume 1000000
 	go test -count=1 -timeout=1h -v -run '^TestPrivilegedFlood$$' ./test/e2e/datapath -volume 1000000
+
+test-fastpath-model: ## 100,000 messages in worlds with and without the fast path: each must arrive where the stack delivers it, five minutes (root)
+	$(need-root)
+	$(call need,$(TEST_NEEDS))
+	go test -count=1 -timeout=1h -v -parallel=4 -run '^TestPrivilegedModel$$' ./test/e2e/fastpath -packets 100000
 
 test-ipam: ## 10,000 ADDs of cluster-wide addresses with kill -9, partitions and two builds, and whereabouts' own program beside them, minutes (root)
 	$(need-root)

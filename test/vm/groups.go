@@ -43,6 +43,7 @@ var firstOnly = []group{
 var hostOnly = []group{
 	{"bpf/tests", suite.Names{"ShareGreedyPod$", "ShareTurnover$", "ShareSpoofedUDP$"}, "", "shares of the connection table under tens of thousands of packets"},
 	{"test/e2e/datapath", suite.Names{"Flood$"}, "", "shares of the connection table under tens of thousands of packets"},
+	{"test/e2e/fastpath", suite.Names{"Model$"}, "", "random worlds with and without the fast path; what a kernel does about one kind of packet is tested beside the kind"},
 	{"loader", suite.Names{"DeleteBeforeLoad$", "AddressOfLivingPod$"}, "", "verbs on maps of an earlier build, and refusals, with a load for each"},
 	{"cmd/sluice", suite.Names{""}, "", "the operator's tool; what it reads is the matter of the loader's tests"},
 	{"pkg/agent", suite.Names{"FollowAddresses$"}, "", "the agent's wait for messages of the kernel"},

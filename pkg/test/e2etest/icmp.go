@@ -31,8 +31,8 @@ func (f Family) Echo() Echoes {
 	return Echoes{"ip6:ipv6-icmp", echoRequest6, echoReply6}
 }
 
-// message builds an echo request; the kernel fills in the checksum of ICMPv6.
-func (e Echoes) message(id, seq uint16, payload []byte) []byte {
+// Message builds an echo request; the kernel fills in the checksum of ICMPv6.
+func (e Echoes) Message(id, seq uint16, payload []byte) []byte {
 	b := append([]byte{e.Request, 0, 0, 0}, binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, id), seq)...)
 	b = append(b, payload...)
 	if e.Request == echoRequest4 {
@@ -84,7 +84,7 @@ func Ping(ns Place, fam Family, to netip.Addr, id, seq uint16) error {
 	}
 	defer pc.Close()
 	payload := fmt.Appendf(nil, "ping %s %d %d", to, id, seq)
-	if _, err := pc.WriteTo(e.message(id, seq, payload), &net.IPAddr{IP: to.AsSlice()}); err != nil {
+	if _, err := pc.WriteTo(e.Message(id, seq, payload), &net.IPAddr{IP: to.AsSlice()}); err != nil {
 		return err
 	}
 	from, gotID, err := AwaitEcho(pc, e.Reply, payload)
