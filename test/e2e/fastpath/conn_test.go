@@ -24,10 +24,12 @@ type conn struct {
 	class  int    // traffic class of what the client sends by UDP
 	to     netip.AddrPort
 	toName string
-	ends   [2]clientEnd // by lab
-	shut   [2]bool      // the client sends nothing more, or the server does
-	met    bool         // a server has got something, in both labs
-	lost   int          // messages in a row that nobody got
+
+	service *service     // to which the client connects, if any
+	ends    [2]clientEnd // by lab
+	shut    [2]bool      // the client sends nothing more, or the server does
+	met     bool         // a server has got something, in both labs
+	lost    int          // messages in a row that nobody got
 
 	untracked bool // netfilter's entry was deleted
 }

@@ -18,13 +18,17 @@ func (m *model) event() {
 	case d < 15:
 		m.turn++
 		m.log("rules: the proxy chooses anew, turn %d", m.turn)
+		m.calm()
 		m.apply()
 	case d < 40:
 		m.moveEndpoint()
 	case d < 60:
 		m.deleteEntry()
 	case d < 65:
-		m.log("conntrack -F")
+		m.warm(func(*conn) bool { return true })
+		m.turn++
+		m.apply()
+		m.log("rules: the proxy chooses anew, turn %d, and conntrack -F", m.turn)
 		for _, c := range m.conns {
 			c.untracked = true
 		}
@@ -34,8 +38,10 @@ func (m *model) event() {
 	case d < 82:
 		m.replacePods()
 	case d < 92:
+		m.calm()
 		m.relearn()
 	default:
+		m.calm()
 		m.pass()
 	}
 }
@@ -90,6 +96,7 @@ func (m *model) addEndpoint(s *service) {
 // moveEndpoint adds an endpoint, or takes one away and deletes netfilter's entries of UDP for it, as kube-proxy does.
 func (m *model) moveEndpoint() {
 	s := m.services[m.rnd.IntN(len(m.services))]
+	m.warm(func(c *conn) bool { return c.service == s })
 	if len(s.endpoints) == 0 || m.chance(40) {
 		first := len(s.endpoints) == 0
 		m.addEndpoint(s)
@@ -141,6 +148,12 @@ func (m *model) deleteEntry() {
 	if c.proto == "icmp" {
 		return
 	}
+	m.warm(func(other *conn) bool { return other == c })
+	if m.chance(50) {
+		m.turn++
+		m.log("rules: the proxy chooses anew, turn %d", m.turn)
+		m.apply()
+	}
 	m.log("conntrack -D of %s", c)
 	for _, other := range m.conns {
 		other.untracked = other.untracked || other.proto == c.proto && other.family == c.family && other.port == c.port
@@ -153,12 +166,14 @@ func (m *model) deleteEntry() {
 // changeRules adds a rule of an administrator, or takes it away. A new rule holds for known connections when they are relearned.
 func (m *model) changeRules() {
 	if len(m.rules) > 0 {
+		m.calm()
 		m.log("the rules go: %s", m.rules)
 		m.rules = nil
 		m.apply()
 		return
 	}
 	s := m.slots[m.rnd.IntN(len(m.slots))]
+	m.warm(func(c *conn) bool { return c.from == s.name || m.labs[0].serverOf(c) == s.name })
 	family := m.rnd.IntN(2)
 	ip, addr := []string{"ip", "ip6"}[family], m.labs[0].places[s.name].addrs[family]
 	verdict := []string{"drop", "reject"}[m.rnd.IntN(2)]
@@ -184,6 +199,9 @@ func (m *model) replacePods() {
 	if i != j {
 		gone = append(gone, m.slots[j])
 	}
+	m.warm(func(c *conn) bool {
+		return slices.ContainsFunc(gone, func(s *slot) bool { return m.labs[0].serverOf(c) == s.name })
+	})
 	rulesFirst := m.chance(50)
 	for _, s := range gone {
 		m.log("pod %s goes, with hostPort %d", s.name, s.hostPort)
