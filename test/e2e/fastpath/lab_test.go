@@ -18,7 +18,7 @@ import (
 
 // networks are those of the pods: both main plugins, with and without masquerade.
 var networks = []e2etest.Network{
-	{},
+	{Name: "net0", Bridge: "cni0", Subnets: []string{"10.1.0.0/16", "fd00:10:1::/64"}},
 	{Name: "net1", Bridge: "cni1", Subnets: []string{"10.2.0.0/16", "fd00:10:2::/64"}, NoMasq: true},
 	{Name: "net2", Bridge: "cni2", Subnets: []string{"10.3.0.0/16", "fd00:10:3::/64"}, NoMasq: true},
 	{Name: "net3", Main: "ptp", Subnets: []string{"10.4.0.0/16", "fd00:10:4::/64"}, NoMasq: true},
@@ -194,7 +194,7 @@ func (l *lab) addPlace(p *place) {
 					return err
 				}
 				p.closers = append(p.closers, tcp, udp)
-				if err := askHops(udp.(*net.UDPConn), i == 1, 0); err != nil {
+				if err := askHeader(udp.(*net.UDPConn), i == 1, 0); err != nil {
 					return err
 				}
 				where := fmt.Sprintf("%s port %d", p.name, port)

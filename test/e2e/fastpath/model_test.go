@@ -422,12 +422,16 @@ func (m *model) endOne() {
 		}
 		return
 	}
-	if !c.met || m.dropInvalid && c.untracked {
-		return // netfilter calls the end of a connection invalid that it does not know, and may know it by then in the slow lab alone
+	if !c.met {
+		return
 	}
 	server := m.chance(50)
 	if server && c.shut[1] || !server && c.shut[0] {
 		server = !server
 	}
-	m.finish(c, server, m.chance(30))
+	reset := m.chance(30)
+	if c.service == nil && c.untracked && (reset || m.dropInvalid) {
+		return // a known fault: the end of a fast connection is lost whose entry netfilter has lost
+	}
+	m.finish(c, server, reset)
 }

@@ -88,6 +88,16 @@ func (r *record) serverOf(c *conn) string {
 	return r.at[c.id]
 }
 
+// serverAddr is the address that a UDP connection's last datagram came to, the zero Addr if none came.
+func (r *record) serverAddr(c *conn) netip.Addr {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p := r.peers[c.id]; p.server != nil {
+		return p.server.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
+
 // endOf words the error that ended a connection.
 func endOf(err error) string {
 	switch {

@@ -81,21 +81,37 @@ func (l *lab) readServer(pc *net.UDPConn, at, where string) {
 		l.mu.Lock()
 		l.peers[m.conn], l.at[m.conn] = peer{pc, from}, at
 		l.mu.Unlock()
-		l.said(m, buf[headerSize:n], fmt.Sprintf("%s from %s, %s", where, l.source(m.conn, from, from.Port() == m.clientPort), hops))
+		l.said(m, buf[headerSize:n], where+" from "+l.source(m.conn, from, from.Port() == m.clientPort)+hops.word(pc, from.Addr()))
 	}
 }
 
-// readUDP reads a datagram, and words the hops that its packet had left and its traffic class.
-func readUDP(pc *net.UDPConn, buf, control []byte) (n int, hops string, from netip.AddrPort, err error) {
+// header is what the IP header of a datagram said.
+type header struct{ hops, class int }
+
+// word is empty for the hops between two pods of a bridge: with br_netfilter the bridge itself carries a packet that was translated to
+// another of its pods, and takes no hop, while the fast path takes one.
+func (h header) word(pc *net.UDPConn, from netip.Addr) string {
+	to := e2etest.Unmapped(pc.LocalAddr()).Addr()
+	for _, n := range networks {
+		for _, p := range n.Subnets {
+			if subnet := netip.MustParsePrefix(p); n.Main != "ptp" && subnet.Contains(from) && subnet.Contains(to) {
+				return fmt.Sprintf(", class %d", h.class)
+			}
+		}
+	}
+	return fmt.Sprintf(", class %d, %d hops left", h.class, h.hops)
+}
+
+// readUDP reads a datagram.
+func readUDP(pc *net.UDPConn, buf, control []byte) (n int, h header, from netip.AddrPort, err error) {
 	n, size, _, from, err := pc.ReadMsgUDPAddrPort(buf, control)
 	if err != nil {
-		return 0, "", from, err
+		return 0, h, from, err
 	}
 	messages, err := unix.ParseSocketControlMessage(control[:size])
 	if err != nil {
-		return 0, "", from, err
+		return 0, h, from, err
 	}
-	var ttl, class int
 	for _, c := range messages {
 		v := int(c.Data[0])
 		if len(c.Data) >= 4 {
@@ -103,16 +119,16 @@ func readUDP(pc *net.UDPConn, buf, control []byte) (n int, hops string, from net
 		}
 		switch {
 		case c.Header.Level == unix.IPPROTO_IP && c.Header.Type == unix.IP_TTL, c.Header.Level == unix.IPPROTO_IPV6 && c.Header.Type == unix.IPV6_HOPLIMIT:
-			ttl = v
+			h.hops = v
 		case c.Header.Level == unix.IPPROTO_IP && c.Header.Type == unix.IP_TOS, c.Header.Level == unix.IPPROTO_IPV6 && c.Header.Type == unix.IPV6_TCLASS:
-			class = v
+			h.class = v
 		}
 	}
-	return n, fmt.Sprintf("%d hops left, class %d", ttl, class), netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), nil
+	return n, h, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), nil
 }
 
-// askHops has a socket tell what readUDP words, and gives it a traffic class.
-func askHops(pc *net.UDPConn, v6 bool, class int) error {
+// askHeader has a socket tell what readUDP reads, and gives it a traffic class.
+func askHeader(pc *net.UDPConn, v6 bool, class int) error {
 	raw, err := pc.SyscallConn()
 	if err != nil {
 		return err
@@ -219,7 +235,7 @@ func (l *lab) openUDP(c *conn) (e clientEnd, err error) {
 			return err
 		}
 		e.udp = pc.(*net.UDPConn)
-		return askHops(e.udp, c.family == 1, c.class)
+		return askHeader(e.udp, c.family == 1, c.class)
 	})
 	if err != nil {
 		return e, err
@@ -232,7 +248,7 @@ func (l *lab) openUDP(c *conn) (e clientEnd, err error) {
 				return
 			}
 			if m, ok := parseHeader(buf[:n]); err == nil && ok {
-				l.said(m, buf[headerSize:n], fmt.Sprintf("its client from %s, %s", c.answerFrom(from), hops))
+				l.said(m, buf[headerSize:n], "its client from "+c.answerFrom(from)+hops.word(e.udp, l.serverAddr(c)))
 			}
 		}
 	}()
