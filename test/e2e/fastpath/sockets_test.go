@@ -183,7 +183,11 @@ func (l *lab) readTCP(c *net.TCPConn, at, where string) {
 			}
 		}
 		if conn >= 0 && !errors.Is(err, net.ErrClosed) {
-			l.note(endKey(conn, server), endOf(err))
+			end := endOf(err)
+			if end == "end" && stateOf(c) == unix.BPF_TCP_CLOSE { // a writer was told of the RST
+				end = "reset"
+			}
+			l.note(endKey(conn, server), end)
 		}
 		if conn < 0 && server {
 			_ = c.Close()
@@ -326,6 +330,20 @@ func (l *lab) server(c *conn) *net.TCPConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.tcp[c.id]
+}
+
+// stateOf is the state that the kernel has of a connection, 0 if it does not say.
+func stateOf(c *net.TCPConn) (state uint8) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			state = info.State
+		}
+	})
+	return state
 }
 
 // idle waits until everything that TCP has sent is acknowledged, so no packet of it is on its way when something changes.
