@@ -12,38 +12,38 @@ import (
 	"github.com/sluice-cni/sluice/pkg/test/e2etest"
 )
 
-// event changes something.
+// event changes something. All kinds of changes come about as often as each other.
 func (m *model) event() {
-	switch d := m.rnd.IntN(100); {
-	case d < 15:
-		m.turn++
-		m.log("rules: the proxy chooses anew, turn %d", m.turn)
-		m.calm()
-		m.apply()
-	case d < 40:
-		m.moveEndpoint()
-	case d < 60:
-		m.deleteEntry()
-	case d < 65:
-		m.warm(func(*conn) bool { return true })
-		m.turn++
-		m.apply()
-		m.log("rules: the proxy chooses anew, turn %d, and conntrack -F", m.turn)
+	if len(m.deck) == 0 {
+		m.deck = []func(){
+			m.chooseAnew, m.moveEndpoint, m.moveEndpoint, m.deleteEntry, m.deleteEntry, m.flush, m.changeRules, m.changeRules, m.replacePods,
+			m.relearn, m.pass,
+		}
+		m.rnd.Shuffle(len(m.deck), func(i, j int) { m.deck[i], m.deck[j] = m.deck[j], m.deck[i] })
+	}
+	next := m.deck[0]
+	m.deck = m.deck[1:]
+	m.calm()
+	next()
+}
+
+// chooseAnew has the proxy choose other endpoints for what netfilter does not know.
+func (m *model) chooseAnew() {
+	m.turn++
+	m.log("rules: the proxy chooses anew, turn %d", m.turn)
+	m.apply()
+}
+
+// flush deletes all of netfilter's entries. What is decided anew goes elsewhere.
+func (m *model) flush() {
+	m.around(func(*conn) bool { return m.chance(50) }, func() {
+		m.chooseAnew()
+		m.log("conntrack -F")
 		for _, c := range m.conns {
 			c.untracked = true
 		}
 		m.both(func(_ int, l *lab) { l.conntrack("-F") })
-	case d < 75:
-		m.changeRules()
-	case d < 82:
-		m.replacePods()
-	case d < 92:
-		m.calm()
-		m.relearn()
-	default:
-		m.calm()
-		m.pass()
-	}
+	})
 }
 
 func (m *model) apply() {
@@ -96,18 +96,19 @@ func (m *model) addEndpoint(s *service) {
 // moveEndpoint adds an endpoint, or takes one away and deletes netfilter's entries of UDP for it, as kube-proxy does.
 func (m *model) moveEndpoint() {
 	s := m.services[m.rnd.IntN(len(m.services))]
-	m.warm(func(c *conn) bool { return c.service == s })
-	if len(s.endpoints) == 0 || m.chance(40) {
-		first := len(s.endpoints) == 0
-		m.addEndpoint(s)
-		m.apply()
-		if first {
+	m.around(func(c *conn) bool { return c.service == s }, func() {
+		switch {
+		case len(s.endpoints) == 0:
+			m.addEndpoint(s)
+			m.apply()
 			m.forget(s, nil)
+		case m.chance(40):
+			m.addEndpoint(s)
+			m.apply()
+		default:
+			m.removeEndpoint(s, m.rnd.IntN(len(s.endpoints)))
 		}
-		return
-	}
-	m.removeEndpoint(s, m.rnd.IntN(len(s.endpoints)))
-	m.apply()
+	})
 }
 
 func (m *model) removeEndpoint(s *service, i int) {
@@ -141,55 +142,56 @@ func (m *model) forget(s *service, e *endpoint) {
 
 // deleteEntry deletes netfilter's entry of one connection.
 func (m *model) deleteEntry() {
-	if len(m.conns) == 0 {
-		return
-	}
 	c := m.conns[m.rnd.IntN(len(m.conns))]
 	if c.proto == "icmp" {
 		return
 	}
-	m.warm(func(other *conn) bool { return other == c })
-	if m.chance(50) {
-		m.turn++
-		m.log("rules: the proxy chooses anew, turn %d", m.turn)
-		m.apply()
-	}
-	m.log("conntrack -D of %s", c)
-	for _, other := range m.conns {
-		other.untracked = other.untracked || other.proto == c.proto && other.family == c.family && other.port == c.port
-	}
-	m.both(func(_ int, l *lab) {
-		l.conntrack(fmt.Sprintf("-D -p %s -f ipv%s --sport %d", c.proto, c.suffix(), c.port))
+	m.around(func(other *conn) bool { return other == c }, func() {
+		if m.chance(50) {
+			m.chooseAnew()
+		}
+		m.log("conntrack -D of %s", c)
+		for _, other := range m.conns {
+			other.untracked = other.untracked || other.proto == c.proto && other.family == c.family && other.port == c.port
+		}
+		m.both(func(_ int, l *lab) {
+			l.conntrack(fmt.Sprintf("-D -p %s -f ipv%s --sport %d", c.proto, c.suffix(), c.port))
+		})
 	})
 }
 
-// changeRules adds a rule of an administrator, or takes it away. A new rule holds for known connections when they are relearned.
+// changeRules adds a rule of an administrator about the server of some connection, or takes it away. A new rule holds for known connections
+// when they are relearned.
 func (m *model) changeRules() {
 	if len(m.rules) > 0 {
-		m.calm()
 		m.log("the rules go: %s", m.rules)
 		m.rules = nil
 		m.apply()
 		return
 	}
-	s := m.slots[m.rnd.IntN(len(m.slots))]
-	m.warm(func(c *conn) bool { return c.from == s.name || m.labs[0].serverOf(c) == s.name })
-	family := m.rnd.IntN(2)
-	ip, addr := []string{"ip", "ip6"}[family], m.labs[0].places[s.name].addrs[family]
+	c := m.conns[m.rnd.IntN(len(m.conns))]
+	place, ok := m.labs[0].places[m.labs[0].serverOf(c)]
+	if !ok {
+		return
+	}
+	ip, addr := []string{"ip", "ip6"}[c.family], place.addrs[c.family]
 	verdict := []string{"drop", "reject"}[m.rnd.IntN(2)]
-	m.rules = append(m.rules, []string{
+	rule := []string{
 		fmt.Sprintf("%s daddr %s meta l4proto udp %s", ip, addr, verdict),
 		fmt.Sprintf("%s saddr %s meta l4proto { tcp, udp } %s", ip, addr, verdict),
 		fmt.Sprintf("meta l4proto { tcp, udp } th dport 8001 %s", verdict),
 		fmt.Sprintf("%s daddr %s %s", ip, addr, verdict),
-	}[m.rnd.IntN(4)])
-	m.log("rules: %s", m.rules)
-	m.apply()
-	if m.chance(50) {
-		m.relearn()
-	} else {
-		m.pass()
-	}
+	}[m.rnd.IntN(4)]
+	m.around(func(other *conn) bool { return m.labs[0].serverOf(other) == place.name }, func() {
+		m.rules = append(m.rules, rule)
+		m.log("rules: %s", m.rules)
+		m.apply()
+		if m.chance(30) {
+			m.relearn()
+		} else {
+			m.pass()
+		}
+	})
 }
 
 // replacePods has two pods go and others come, and exchanges their hostPorts.
@@ -199,9 +201,13 @@ func (m *model) replacePods() {
 	if i != j {
 		gone = append(gone, m.slots[j])
 	}
-	m.warm(func(c *conn) bool {
-		return slices.ContainsFunc(gone, func(s *slot) bool { return m.labs[0].serverOf(c) == s.name })
-	})
+	of := func(place string) bool {
+		return slices.ContainsFunc(gone, func(s *slot) bool { return s.name == place })
+	}
+	m.around(func(c *conn) bool { return of(m.labs[0].serverOf(c)) }, func() { m.replace(gone) })
+}
+
+func (m *model) replace(gone []*slot) {
 	rulesFirst := m.chance(50)
 	for _, s := range gone {
 		m.log("pod %s goes, with hostPort %d", s.name, s.hostPort)

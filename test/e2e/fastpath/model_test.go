@@ -37,6 +37,7 @@ type model struct {
 	addrs    map[string][2]netip.Addr // of the pods
 	rules    []string                 // of an administrator
 	turn     int                      // of the proxy's choice of endpoints
+	deck     []func()                 // the events that come next
 	conns    []*conn
 	over     []*conn // connections that have ended, so their clients' ports are free
 
@@ -64,7 +65,7 @@ func TestPrivilegedModel(t *testing.T) {
 	require.ConntrackBTF(t)
 	n := *packets
 	if n == 0 {
-		n = netlab.Fewer(6000, 3000)
+		n = netlab.Fewer(5000, 3000)
 	}
 	perWorld := min(5000, max(1, n/4))
 	var seeds []uint64
@@ -191,6 +192,7 @@ func (m *model) log(format string, args ...any) {
 func (m *model) differ(steps []outcome) {
 	m.t.Helper()
 	var b strings.Builder
+	told := map[*conn]bool{}
 	for _, o := range steps {
 		fast, slow := m.labs[0].some(o.keys), m.labs[1].some(o.keys)
 		if maps.Equal(fast, slow) {
@@ -202,7 +204,10 @@ func (m *model) differ(steps []outcome) {
 				fmt.Fprintf(&b, "    %s: with the fast path %q, without %q\n", k, fast[k], slow[k])
 			}
 		}
-		fmt.Fprintln(&b, strings.Join(m.about(o.conn), "\n"))
+		if !told[o.conn] {
+			told[o.conn] = true
+			fmt.Fprintln(&b, strings.Join(m.about(o.conn), "\n"))
+		}
 	}
 	m.t.Fatalf("seed %d: the labs differ (%s):\n%s", m.seed, m.setting, b.String())
 }
@@ -221,11 +226,11 @@ func (m *model) play(n int) {
 		case d < 170:
 			m.endOne()
 		case d < 250:
-			m.talk(m.conns[m.rnd.IntN(len(m.conns))], 20+m.rnd.IntN(80))
-		case d < 320:
+			m.talk(m.conns[m.rnd.IntN(len(m.conns))], 10+m.rnd.IntN(50))
+		case d < 380:
 			m.event()
 		default:
-			m.batch(1 + m.rnd.IntN(40))
+			m.batch(1 + m.rnd.IntN(20))
 		}
 	}
 	for _, c := range slices.Clone(m.conns) {
@@ -321,16 +326,26 @@ func (m *model) talk(c *conn, n int) {
 	}
 }
 
-// warm has some connections on the fast path if they may be there, and none of their packets on its way, so that what happens next meets them there.
-func (m *model) warm(which func(*conn) bool) {
-	n := 0
-	for _, c := range slices.Clone(m.conns) {
-		if n < 5 && which(c) {
-			m.talk(c, 6)
-			n++
+// around does something to some connections. They are on the fast path before, if they may be there, and none of their packets is on its
+// way. The first message behind it goes either way.
+func (m *model) around(which func(*conn) bool, do func()) {
+	var some []*conn
+	for _, c := range m.conns {
+		if len(some) < 5 && which(c) {
+			some = append(some, c)
 		}
 	}
+	for _, c := range some {
+		m.talk(c, 6)
+	}
 	m.calm()
+	do()
+	for _, c := range some {
+		if m.chance(50) && slices.Contains(m.conns, c) && c.met && c.proto != "icmp" && !c.shut[1] {
+			m.await([]outcome{m.send(c, true)}, nil)
+		}
+		m.talk(c, 4)
+	}
 }
 
 // openOne begins a connection of some kind.
