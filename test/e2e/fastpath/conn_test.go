@@ -136,9 +136,6 @@ func (m *model) finish(c *conn, server, reset bool) {
 		which = 1
 	}
 	c.shut[which] = true
-	if reset || server && !c.shut[0] { // the client is not left in TIME_WAIT
-		m.over = append(m.over, c)
-	}
 	if c.shut[1-which] { // the other end has ended before: nothing more is seen of it
 		m.calm()
 		m.drop(c)
@@ -146,6 +143,9 @@ func (m *model) finish(c *conn, server, reset bool) {
 	}
 	m.await([]outcome{o}, nil)
 	if reset {
+		if slices.Contains(m.conns, c) { // the other end was told
+			m.over = append(m.over, c)
+		}
 		m.drop(c)
 	}
 }

@@ -286,8 +286,9 @@ func (m *model) compareAll() {
 
 // about is the last of what has happened to a connection, and of what may have changed its way.
 func (m *model) about(c *conn) (lines []string) {
+	tuple := fmt.Sprintf(" from %s:%d to %s ", c.from, c.port, c.to) // earlier connections had it too
 	for _, line := range m.journal {
-		if strings.Contains(line, " "+c.String()) || !strings.Contains(line, " from ") {
+		if strings.Contains(line, tuple) && strings.Contains(line, c.proto+c.suffix()) || !strings.Contains(line, " from ") {
 			lines = append(lines, line)
 		}
 	}
@@ -403,7 +404,9 @@ func (m *model) openOne() {
 	}
 	c.class = m.rnd.IntN(64) << 2
 	if m.chance(25) && len(m.over) > 0 { // the same ports once more
-		old := m.over[m.rnd.IntN(len(m.over))]
+		i := m.rnd.IntN(len(m.over))
+		old := m.over[i]
+		m.over = slices.Delete(m.over, i, i+1)
 		if _, ok := m.addrs[old.from]; ok || !strings.HasPrefix(old.from, "pod") {
 			c.proto, c.family, c.from, c.port = old.proto, old.family, old.from, old.port
 			c.to, c.service, c.toName = old.to, old.service, strings.TrimSuffix(old.toName, ", again")+", again"
