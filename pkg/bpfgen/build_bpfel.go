@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "08f24c49ea0e516cef0b3eaf1ad6de9d8ce4fcea26c902f3f066c09ebd518d0a"
+const build = "c6f01dc8bc5aebae2dabcf5ad5fd1619fc092120c90ae130a52888d4dd18a0d8"

@@ -208,18 +208,20 @@ static __always_inline void ct_passed_stack(struct __sk_buff *skb, struct sl_ct_
 	__u32 seen = dir == SL_TX ? SL_CT_TX_SEEN_LAST : SL_CT_RX_SEEN_LAST;
 	enum sl_nf nf = sl_nf_of(skb, &p->tuple);
 	__u32 flags = ct->flags;
+	bool rst = p->tcp_flags & SL_TCP_RST;
 
+	/* Also of a connection whose entry netfilter has lost since the first hook wrote another number. */
+	if (unlikely(rst))
+		nf_restore_rst(skb, ct, p, dir);
 	if (nf == SL_NF_UNTRACKED) {
 		flags |= seen;
 	} else if (nf == SL_NF_HELPED) {
 		flags = (flags | SL_CT_TRACKED) & ~SL_CT_SEEN_LAST;
 	} else {
 		flags |= SL_CT_TRACKED;
-		if (unlikely(p->tcp_flags & SL_TCP_RST))
-			nf_restore_rst(skb, ct, p, dir);
-		else if (p->tcp_flags)
+		if (p->tcp_flags && !rst)
 			flags = nf_note_tcp(ct, p, dir, flags, nf == SL_NF_YOUNG);
-		else if (nf == SL_NF_ASSURED && now - ct->created >= SL_NF_STREAM_AGE)
+		else if (!p->tcp_flags && nf == SL_NF_ASSURED && now - ct->created >= SL_NF_STREAM_AGE)
 			flags |= seen;
 	}
 	if (flags != ct->flags)

@@ -452,8 +452,8 @@ func (m *model) endOne() {
 		server = !server
 	}
 	reset := m.chance(30)
-	if c.service == nil && c.untracked && (reset || m.dropInvalid) {
-		return // a known fault: the end of a fast connection is lost whose entry netfilter has lost
+	if c.service == nil && c.untracked && m.dropInvalid {
+		return // a known gap: the end of a fast connection is invalid to netfilter, which has lost its entry
 	}
 	m.finish(c, server, reset)
 }
