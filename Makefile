@@ -93,7 +93,7 @@ define need-root
 	@[ "$$(id -u)" -eq 0 ] || { echo "$@ makes network namespaces: run it as root" >&2; exit 1; }
 endef
 
-.PHONY: help help-all demo build test test-packet test-e2e lint verify generate test-interop test-unit test-privileged test-volume test-fastpath-model parity runtimes hubble hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance bench-cluster cluster-down bench-quick bench-traffic bench-report bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt tidy lint-prose check-bpf-headers clean test-ipam
+.PHONY: help help-all demo build test test-packet test-e2e lint verify generate test-interop test-unit test-privileged test-volume test-fastpath-model parity runtimes hubble hostile fuzz fuzz-quick upstream-suites test-guest kernel-load kernel-quick kernel-matrix kernel-shell cluster cluster-shell cluster-quick cluster-test cluster-soak cluster-conformance cluster-networkpolicy bench-cluster cluster-down bench-quick bench-traffic bench-report bench-observe bench-add bench-churn bench-deny bench-udp bench-ipam bench-bandwidth bench-bandwidth-kernel install fmt tidy lint-prose check-bpf-headers clean test-ipam
 
 help: # list the targets that most people need: those whose line has "##*"
 	@awk -F ':.*##[*] ' '/^[a-z-]+:.*##[*] / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -290,6 +290,15 @@ cluster-conformance: ## run Kubernetes' own tests of the network with Sluice and
 	$(need-root)
 	$(call need,$(CLUSTER_NEEDS))
 	go run ./test/cluster conformance -name conformance $(CLUSTERFLAGS)
+
+# Kubernetes' tests of SCTP need a kernel module.
+NETPOL := -name netpol -nodes 2 -agent host-gw -network-policy
+
+cluster-networkpolicy: ## NetworkPolicy in a cluster: the scenarios, and Kubernetes' own tests, kube-proxy by iptables and nftables, half an hour (root)
+	$(need-root)
+	$(call need,$(CLUSTER_NEEDS))
+	go run ./test/cluster test $(NETPOL) -main bridge -run '^TestPrivilegedNetworkPolicy' $(CLUSTERFLAGS)
+	go run ./test/cluster conformance $(NETPOL) -with sluice -focus NetworkPolicy -skip '\[(Disruptive|Flaky)\]|SCTP' $(CLUSTERFLAGS)
 
 bench-cluster: ## 150 pods of a cluster come and go, with Sluice and with upstream, and with flannel's chain of each, a quarter of an hour (root)
 	$(need-root)
