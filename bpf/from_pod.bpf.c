@@ -45,10 +45,9 @@ __noinline int sl_from_pod_admit(struct __sk_buff *skb, __u32 opens)
 {
 	const struct sl_pkt *p = pkt_scratch();
 	struct sl_ct_scratch *s = ct_scratch();
-	const struct sl_tuple *asked;
 	struct sl_ct_entry *ct = NULL;
 	enum sl_drop_reason reason;
-	bool pod_opens, known;
+	bool pod_opens;
 	struct sl_endpoint *ep;
 
 	ep = p && s ? endpoint_lookup(p->tuple.local) : NULL;
@@ -57,9 +56,7 @@ __noinline int sl_from_pod_admit(struct __sk_buff *skb, __u32 opens)
 	if (!opens)
 		ct = ct_lookup_entry(&p->tuple, ep->owner, clock_now());
 	pod_opens = !ct || (ct->flags & SL_CT_POD_OPENED);
-	known = ct && pod_opens && (ct->flags & SL_CT_NF_NAT);
-	asked = known ? &ct->other : &p->tuple;
-	reason = policy_verdict(skb, asked, ep->ifindex, pod_opens, known ? SL_POLICY_Q_NOW : 0);
+	reason = policy_verdict(skb, policy_asked(ct, p, pod_opens), ep->ifindex, pod_opens, SL_POLICY_Q_LATER);
 	if (ct && !reason)
 		policy_admitted(ct, s, ep->policy);
 	return (int)reason;

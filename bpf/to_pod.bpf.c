@@ -308,7 +308,7 @@ static __always_inline enum sl_drop_reason to_pod_admit(struct __sk_buff *skb, c
 	if (!s)
 		return SL_DROP_NONE;
 	if (parsed != SL_PARSED_L4)
-		return (enum sl_drop_reason)sl_policy_admit_full(skb, dev, SL_RX, 0);
+		return (enum sl_drop_reason)sl_policy_admit_full(skb, dev, SL_RX);
 	return policy_admit(skb, p, dev, s->owner, s->policy, SL_RX, SL_POLICY_Q_TO_POD, now, admitted);
 }
 

@@ -327,7 +327,19 @@ func TestPrivilegedNetworkPolicyService(t *testing.T) {
 		n.inFast("PA")
 		n.network(podA, 8, nil, rest(in, accept), rest(out, 2))
 		n.outFast("PA") // asked and admitted, by the destination that is known
-		n.network(podA, 9, nil, rest(in, accept), rest(out, 3))
+		n.inFast("PA")
+		n.network(podA, 9, nil, rest(in, deny), rest(out, 2))
+		n.in("PA") // the answer comes first
+		if n.isFast() {
+			n.outFast("A")
+		} else { // netfilter has seen data that the pod has not acknowledged
+			n.out("A")
+		}
+		n.network(podA, 10, nil, rest(in, accept), rest(out, 3))
+		n.step(uplIngress, upl0.name, n.arrived(n.outside, "PA").bytes(n.tb), passes(n.arrived(n.stack, "PA").bytes(n.tb)))
+		n.netfilter(false)
+		came := n.inside.rx("PA").routed(podA.gwMAC, podA.mac).bytes(n.tb)
+		n.stepInput(podIngress, podA.name, input{data: came, came: upl0.name}, wantDrop(reasonNPEgress, podA))
 		b := n.sent("PA").bytes(n.tb)
 		n.step(podEgress, podA.name, b, wantDrop(reasonNPEgress, podA))
 	})

@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "c6f01dc8bc5aebae2dabcf5ad5fd1619fc092120c90ae130a52888d4dd18a0d8"
+const build = "9c725be6a717c59247564d1045646a41c5eb374542c376f1846aa8ec845443f9"

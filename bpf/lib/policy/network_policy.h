@@ -151,22 +151,16 @@ __noinline int sl_np_first_fit(__u32 id, __u32 first, __u32 count)
 	return -1;
 }
 
-/* Key of the tables, for the stack that it takes. */
-union sl_np_key {
-	struct sl_np_addr addr;
-	struct sl_np_cidr cidr;
-	struct sl_np_chunk chunk;
-};
-
 /* What sl_np_verdict() is asked. */
 #define SL_NP_Q_EGRESS 1   /* the pod opened the connection */
 #define SL_NP_Q_NO_PORTS 2 /* the packet hides its ports, or its protocol */
 #define SL_NP_Q_LATER 4	   /* another hook can decide, behind all translations */
 
 /* May a packet to the address get another destination on its way? An address of a pod or a node is no Service's. */
-static __always_inline bool np_may_be_translated(const struct sl_policy_query *q, __u32 generation,
-						 union sl_np_key *key)
+static __always_inline bool np_may_be_translated(struct sl_policy_query *q, __u32 generation)
 {
+	union sl_np_key *key = &q->key;
+
 	addr_copy(key->addr.ip, q->remote);
 	key->addr.generation = generation;
 	if (bpf_map_lookup_elem(&sl_np_peers, &key->addr))
@@ -177,8 +171,9 @@ static __always_inline bool np_may_be_translated(const struct sl_policy_query *q
 	return bpf_map_lookup_elem(&sl_np_services, &key->cidr);
 }
 
-static __always_inline __u32 np_class_of(const struct sl_policy_query *q, __u32 generation, union sl_np_key *key)
+static __always_inline __u32 np_class_of(struct sl_policy_query *q, __u32 generation)
 {
+	union sl_np_key *key = &q->key;
 	struct sl_np_peer *peer;
 	__u32 *class;
 
@@ -205,7 +200,6 @@ __noinline int sl_np_verdict(__u32 id, __u32 query)
 	struct sl_np_policy *pol = np_policy(id);
 	struct sl_ct_scratch *s = ct_scratch();
 	__u32 first, count, i, generation;
-	union sl_np_key key = {};
 	struct sl_np_bits *bits;
 	int point = -1;
 
@@ -226,16 +220,16 @@ __noinline int sl_np_verdict(__u32 id, __u32 query)
 		return SL_DROP_NONE;
 	if (pol->set == SL_NP_SET_CLOSED)
 		return SL_DROP_NP_PENDING;
-	if ((query & SL_NP_Q_LATER) && np_may_be_translated(q, pol->generation, &key)) {
+	if ((query & SL_NP_Q_LATER) && np_may_be_translated(q, pol->generation)) {
 		s->egress_later = SL_CT_EGRESS_LATER;
 		return SL_DROP_NONE;
 	}
 	if (point > SL_NP_POINT_DENY) {
 		generation = pol->generation;
-		key.chunk.class = np_class_of(q, generation, &key);
-		key.chunk.generation = generation;
-		key.chunk.chunk = (__u32)point / SL_NP_CHUNK_BITS;
-		bits = bpf_map_lookup_elem(&sl_np_bits, &key.chunk);
+		q->key.chunk.class = np_class_of(q, generation);
+		q->key.chunk.generation = generation;
+		q->key.chunk.chunk = (__u32)point / SL_NP_CHUNK_BITS;
+		bits = bpf_map_lookup_elem(&sl_np_bits, &q->key.chunk);
 		i = (__u32)point % SL_NP_CHUNK_BITS;
 		if (bits && (bits->words[i / 64] >> (i % 64)) & 1)
 			return SL_DROP_NONE;

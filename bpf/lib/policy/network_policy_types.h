@@ -78,6 +78,12 @@ struct sl_np_chunk {
 };
 _Static_assert(sizeof(struct sl_np_chunk) == 12, "sl_np_chunk is a map key: no hidden padding");
 
+union sl_np_key {
+	struct sl_np_addr addr;
+	struct sl_np_cidr cidr;
+	struct sl_np_chunk chunk;
+};
+
 #define SL_NP_CHUNK_BITS 512
 
 /* The verdicts of a class, from the lowest bit of the first word on. */

@@ -40,13 +40,26 @@ static __always_inline struct sl_ct_entry *policy_entry(const struct sl_tuple *k
 }
 
 /*
- * Notes that the policy id has admitted the connection, as far as this hook can tell.
+ * What a policy is asked about a connection: its tuple behind the translation by netfilter, where that is known of
+ * what a pod has opened.
+ */
+static __always_inline const struct sl_tuple *policy_asked(const struct sl_ct_entry *ct, const struct sl_pkt *p,
+							   bool pod_opens)
+{
+	return ct && pod_opens && (ct->flags & SL_CT_NF_NAT) ? &ct->other : &p->tuple;
+}
+
+/*
+ * Notes that the policy id has admitted the connection, as far as this hook can tell. Where it cannot, the connection has to pass
+ * the last hook again.
  * in: s->egress_later
  */
 static __always_inline void policy_admitted(struct sl_ct_entry *ct, const struct sl_ct_scratch *s, __u16 id)
 {
 	ct->policy = id;
-	ct->flags = (ct->flags & ~SL_CT_EGRESS_LATER) | s->egress_later;
+	ct->flags &= ~SL_CT_EGRESS_LATER;
+	if (unlikely(s->egress_later))
+		ct->flags = (ct->flags & ~SL_CT_SEEN_LAST) | SL_CT_EGRESS_LATER;
 }
 
 /*
@@ -76,7 +89,7 @@ static __always_inline __must_check enum sl_drop_reason policy_admit(struct __sk
 		return SL_DROP_NONE;
 	if (ct)
 		pod_opens = ct->flags & SL_CT_POD_OPENED;
-	reason = policy_verdict(skb, &p->tuple, dev, pod_opens, query);
+	reason = policy_verdict(skb, policy_asked(ct, p, pod_opens), dev, pod_opens, query);
 	if (reason)
 		return reason;
 	s = ct_scratch();
@@ -139,14 +152,14 @@ static __always_inline bool hides_l4(const struct sl_full_ctx *full)
  * in: full->outer  out: full->inner
  */
 static __always_inline bool policy_knows_error(struct __sk_buff *skb, struct sl_full_ctx *full, __u64 owner, __u16 id,
-					       __u32 dir, __u32 number, __u64 now)
+					       __u32 dir, __u64 now)
 {
 	bool is_reverse;
 	struct sl_ct_entry *ct;
 
 	if (!parse_full_inner(skb, full, dir == SL_RX ? SL_RX : SL_TX))
 		return false;
-	full->inner.p.tuple.podns_dev = (__u16)number;
+	full->inner.p.tuple.podns_dev = full->outer.p.tuple.podns_dev;
 	ct = policy_entry(&full->inner.p.tuple, owner, now, &is_reverse);
 	return is_reverse || (ct && (ct->policy == id || (ct->flags & SL_CT_POD_OPENED)));
 }
@@ -177,10 +190,10 @@ __noinline int sl_policy_frag(__u32 dir)
  * about those. Addresses and protocol decide about the rest, packet by packet.
  */
 static __always_inline __u32 policy_flags_full(struct __sk_buff *skb, struct sl_full_ctx *full, __u32 kind,
-					       const struct sl_dev_policy *s, __u32 dir, __u32 number, __u64 now)
+					       const struct sl_dev_policy *s, __u32 dir, __u64 now)
 {
 	if (kind == SL_FULL_ICMP_ERROR)
-		return policy_knows_error(skb, full, s->owner, s->policy, dir, number, now) ? SL_POLICY_Q_PODS_ONLY : 0;
+		return policy_knows_error(skb, full, s->owner, s->policy, dir, now) ? SL_POLICY_Q_PODS_ONLY : 0;
 	if (kind == SL_FULL_FRAG_NEXT)
 		return frag_lookup(&full->outer, policy_frag_dir(dir), now) ? SL_POLICY_Q_PODS_ONLY
 									    : SL_POLICY_Q_NO_PORTS;
@@ -188,12 +201,11 @@ static __always_inline __u32 policy_flags_full(struct __sk_buff *skb, struct sl_
 }
 
 /*
- * A packet that the fast parser cannot read, of the device dev, if that has a policy. number: of a
- * device inside a pod's namespace, else 0. Returns an enum sl_drop_reason. Link control is for the
- * link, whose hosts need it.
+ * A packet that the fast parser cannot read, of the device dev, if that has a policy. Returns an enum
+ * sl_drop_reason. Link control is for the link, whose hosts need it.
  * out: full_scratch()->outer
  */
-__noinline int sl_policy_admit_full(struct __sk_buff *skb, __u32 dev, __u32 dir, __u32 number)
+__noinline int sl_policy_admit_full(struct __sk_buff *skb, __u32 dev, __u32 dir)
 {
 	__u32 query = dir == SL_RX ? SL_POLICY_Q_TO_POD : 0, kind;
 	struct sl_dev_policy *s = policy_device_of(dev);
@@ -210,14 +222,14 @@ __noinline int sl_policy_admit_full(struct __sk_buff *skb, __u32 dev, __u32 dir,
 		return SL_DROP_NONE;
 	if (full->outer.frag_proto == IPPROTO_FRAGMENT)
 		query |= SL_POLICY_Q_FRAGMENT6;
+	full->outer.p.tuple.podns_dev = (__u16)(dev & SL_PODNS_KEY ? dev & ~SL_PODNS_KEY : 0);
 	if (kind == SL_FULL_TUPLE) {
-		full->outer.p.tuple.podns_dev = (__u16)number;
 		reason = policy_admit(skb, &full->outer.p, dev, s->owner, s->policy, dir == SL_RX ? SL_RX : SL_TX,
 				      query, now, &ct);
 		if (!reason && ct)
 			policy_track(skb, &full->outer.p, ct, dir == SL_RX ? SL_RX : SL_TX, now);
 	} else {
-		query |= SL_POLICY_Q_NOW | policy_flags_full(skb, full, kind, s, dir, number, now);
+		query |= policy_flags_full(skb, full, kind, s, dir, now);
 		reason = policy_verdict(skb, &full->outer.p.tuple, dev, dir == SL_TX, query);
 	}
 	if (!reason && full->outer.first_frag)
@@ -226,8 +238,8 @@ __noinline int sl_policy_admit_full(struct __sk_buff *skb, __u32 dev, __u32 dir,
 }
 
 /*
- * policy_admit() and policy_track() for a packet that no hook keeps an entry of. number: as in
- * sl_policy_admit_full().
+ * policy_admit() and policy_track() for a packet that no hook keeps an entry of. number: of a device inside a pod's
+ * namespace, else 0.
  */
 static __always_inline __must_check enum sl_drop_reason policy_admit_device(struct __sk_buff *skb, struct sl_pkt *p,
 									    enum sl_parsed parsed, __u32 dev,
@@ -240,7 +252,7 @@ static __always_inline __must_check enum sl_drop_reason policy_admit_device(stru
 	if (!s)
 		return SL_DROP_NONE;
 	if (parsed != SL_PARSED_L4)
-		return (enum sl_drop_reason)sl_policy_admit_full(skb, dev, dir, number);
+		return (enum sl_drop_reason)sl_policy_admit_full(skb, dev, dir);
 	p->tuple.podns_dev = (__u16)number;
 	reason = policy_admit(skb, p, dev, s->owner, s->policy, dir, dir == SL_RX ? SL_POLICY_Q_TO_POD : 0, now, &ct);
 	if (!reason && ct)
@@ -282,7 +294,7 @@ policy_admit_at_parent(struct __sk_buff *skb, struct sl_pkt *p, enum sl_parsed p
 	if (!s)
 		return SL_DROP_NONE;
 	if (parsed != SL_PARSED_L4)
-		return (enum sl_drop_reason)sl_policy_admit_full(skb, dev, SL_TX, number);
+		return (enum sl_drop_reason)sl_policy_admit_full(skb, dev, SL_TX);
 	p->tuple.podns_dev = (__u16)number;
 	return policy_admit(skb, p, dev, s->owner, s->policy, SL_TX, 0, now, &ct);
 }

@@ -26,7 +26,9 @@ static __always_inline bool rule_matches(const struct sl_rule *r, const volatile
 
 	differs |= (r->proto ^ q->proto) & r->proto_mask;
 	differs |= (q->remote[0] & mask[0]) ^ ip[0];
+	asm volatile("" : "+r"(differs)); /* else clang keeps all members on the stack */
 	differs |= (q->remote[1] & mask[1]) ^ ip[1];
+	asm volatile("" : "+r"(differs));
 	/* Negative if the port is out of range. Without the barriers clang makes comparisons of it. */
 	below = port - r->port_min;
 	above = r->port_max - port;
@@ -175,7 +177,7 @@ static __always_inline bool policy_isolated(const struct __sk_buff *skb, const s
 #define SL_POLICY_Q_PODS_ONLY 4	 /* only whether the two pods may talk */
 #define SL_POLICY_Q_NO_PORTS 8	 /* the packet hides its ports, or its protocol */
 #define SL_POLICY_Q_FRAGMENT6 16 /* the packet is a fragment, IPv6 */
-#define SL_POLICY_Q_NOW 32	 /* no other hook can answer: not SL_CT_EGRESS_LATER */
+#define SL_POLICY_Q_LATER 32	 /* the last hook can answer too, behind all translations (egress_later.h) */
 
 /*
  * Is it a packet of a connection that a process of this node opened? On its way to a pod such a packet
@@ -220,15 +222,12 @@ static __always_inline bool is_same_pod(__u64 owner, const struct sl_policy_quer
 	return peer && peer->owner == owner;
 }
 
-/*
- * SL_NP_Q_* of SL_POLICY_Q_*. What a pod sends from its host veth meets another hook behind the stack. What leaves
- * inside its namespace does not.
- */
+/* SL_NP_Q_* of SL_POLICY_Q_*. What comes back to a pod of what it has opened can wait until the pod goes on. */
 static __always_inline __u32 np_query_of(const struct sl_dev_policy *s, __u32 query)
 {
 	return (query & SL_POLICY_Q_EGRESS ? SL_NP_Q_EGRESS : 0) |
 	       (query & SL_POLICY_Q_NO_PORTS ? SL_NP_Q_NO_PORTS : 0) |
-	       (s->group && !(query & (SL_POLICY_Q_TO_POD | SL_POLICY_Q_NOW)) ? SL_NP_Q_LATER : 0);
+	       (s->group && (query & (SL_POLICY_Q_LATER | SL_POLICY_Q_TO_POD)) ? SL_NP_Q_LATER : 0);
 }
 
 /*

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
 #include "../base/compiler.h"
+#include "network_policy_types.h"
 #include "policy_types.h"
 
 /*
@@ -40,6 +41,7 @@ struct sl_policy_query {
 	__u8 proto;
 	__u8 family; /* SL_RULE_V4 or SL_RULE_V6 */
 	__u8 pad[2];
+	union sl_np_key key; /* of the table that is looked at, for the stack that it takes */
 };
 
 struct {
