@@ -71,6 +71,13 @@ func (a *app) status(ctx context.Context, dp loader.Interface, records []*attach
 	}
 	v := newStatusView(st, records)
 	v.Loaded = dp != nil
+	if dp != nil {
+		networked, err := dp.NetworkPolicies(ctx)
+		if err != nil && !errors.Is(err, loader.ErrNotLoaded) { // programs of an earlier build have no such maps
+			return v, err
+		}
+		v.NetworkPolicy = newNetworkPolicyView(networked, records)
+	}
 	choices, cerr := a.node.Choices()
 	if cerr != nil {
 		cerr = fmt.Errorf("read which tables were chosen: %w", cerr)
@@ -100,13 +107,27 @@ func (a *app) statusScreen(v statusView) error {
 	if v.Loaded {
 		sections = append(sections, a.statusDevices, a.statusMaps, a.statusDrops)
 	}
-	sections = append(sections, a.statusConflicts, a.statusAttachments)
+	sections = append(sections, a.statusConflicts, a.statusNetworkPolicy, a.statusAttachments)
 	for _, section := range sections {
 		if err := section(v); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// statusNetworkPolicy says which pods wait for the agent.
+func (a *app) statusNetworkPolicy(v statusView) error {
+	p := v.NetworkPolicy
+	if p == nil {
+		return nil
+	}
+	errs := []error{a.field("NetworkPolicy", fmt.Sprintf("%d attachments, %d restricted", p.Attachments, p.Restricted), a.colours.plain)}
+	for _, c := range p.Closed {
+		text := fmt.Sprintf("%s, for %.0f s: the agent does not know the pod yet, or its policies do not fit", c.Owner.text(a.wide), c.Seconds)
+		errs = append(errs, a.field("closed", text, a.colours.yellow))
+	}
+	return errors.Join(errs...)
 }
 
 // statusPlaces says where nothing was found, and names each other mount namespace

@@ -3,13 +3,16 @@
 package main
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-cni/sluice/cmd/sluice/internal/doctor"
 	"github.com/sluice-cni/sluice/loader"
 	"github.com/sluice-cni/sluice/pkg/attachments"
+	"github.com/sluice-cni/sluice/pkg/networkpolicy"
 	"github.com/sluice-cni/sluice/pkg/version"
 )
 
@@ -43,6 +46,8 @@ type statusView struct {
 	NoNetkit        map[string]int    `json:"no_netkit,omitempty"` // attachments that got veths instead of netkit devices, by the reason
 	PortConflicts   []conflictView    `json:"host_port_conflicts,omitempty"`
 
+	NetworkPolicy *networkPolicyView `json:"network_policy,omitempty"` // none: no pod is under NetworkPolicy
+
 	missed error // what could not be read beside the datapath
 }
 
@@ -52,6 +57,38 @@ type configView struct {
 	AntiSpoof bool     `json:"anti_spoof"`
 	AdmitMark string   `json:"admit_mark"`
 	SNATPorts []string `json:"snat_ports"`
+}
+
+// networkPolicyView says how many attachments are under NetworkPolicy.
+type networkPolicyView struct {
+	Attachments int          `json:"attachments"`
+	Restricted  int          `json:"restricted"` // those that policies select, closed ones included
+	Closed      []closedView `json:"closed"`     // those that get nothing: the agent does not know them yet, or their policies do not fit
+}
+
+type closedView struct {
+	Owner   ownerView `json:"owner"`
+	Seconds float64   `json:"seconds"`
+}
+
+func newNetworkPolicyView(all []loader.NetworkPolicyStatus, records []*attachments.Record) *networkPolicyView {
+	if len(all) == 0 {
+		return nil
+	}
+	names := ownersOf(records)
+	v := &networkPolicyView{Attachments: len(all), Closed: []closedView{}}
+	for _, s := range all {
+		if s.Set != networkpolicy.OpenSet {
+			v.Restricted++
+		}
+		if s.Closed > 0 {
+			v.Closed = append(v.Closed, closedView{names.view(s.Owner), s.Closed.Seconds()})
+		}
+	}
+	slices.SortFunc(v.Closed, func(a, b closedView) int {
+		return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), strings.Compare(a.Owner.ID, b.Owner.ID))
+	})
+	return v
 }
 
 // conflictView is a hostPort that takes what a socket of the node waits for.
