@@ -2,4 +2,4 @@
 
 package bpfgen
 
-const build = "9c725be6a717c59247564d1045646a41c5eb374542c376f1846aa8ec845443f9"
+const build = "5ede97ceca422c5e00d7d48db6da6c8e5a41aa4658a014027cb894c4426ed9e7"

@@ -217,7 +217,7 @@ func setMapSizes(c *Config, raw json.RawMessage) error {
 	for _, s := range []struct {
 		key string
 		n   uint32
-	}{{"conntrack", m.Conntrack}, {"conntrackUnassured", m.ConntrackUnassured}, {"endpoints", m.Endpoints}, {"hostPorts", m.HostPorts}} {
+	}{{"conntrack", m.Conntrack}, {"conntrackUnassured", m.ConntrackUnassured}, {"endpoints", m.Endpoints}, {"hostPorts", m.HostPorts}, {"networkPolicy", m.NetworkPolicy}} {
 		if s.n != 0 && (s.n < 64 || s.n > maxMapEntries) { // 0 is the loader's default
 			return fmt.Errorf("%s: want 64 to %d", s.key, maxMapEntries)
 		}

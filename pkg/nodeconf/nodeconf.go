@@ -118,6 +118,7 @@ type MapSizes struct {
 	ConntrackUnassured uint32 `json:"conntrackUnassured,omitempty"`
 	Endpoints          uint32 `json:"endpoints,omitempty"`
 	HostPorts          uint32 `json:"hostPorts,omitempty"`
+	NetworkPolicy      uint32 `json:"networkPolicy,omitempty"` // addresses of the cluster's pods and nodes
 }
 
 // Log is where and how much the plugins log.

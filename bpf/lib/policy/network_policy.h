@@ -28,7 +28,7 @@ struct {
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 16384);
+	__uint(max_entries, 8192);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct sl_np_cidr);
 	__type(value, __u32);
@@ -38,7 +38,7 @@ struct {
 /* Networks whose addresses are those of Services: what a pod sends there may get another destination. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 16384);
+	__uint(max_entries, 4096);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct sl_np_cidr);
 	__type(value, __u32);
@@ -48,7 +48,7 @@ struct {
 /* The verdicts of each class. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
+	__uint(max_entries, 4096);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct sl_np_chunk);
 	__type(value, struct sl_np_bits);
@@ -58,7 +58,7 @@ struct {
 /* The NetworkPolicies of devices, by the id of their policies. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
+	__uint(max_entries, 512);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u32);
 	__type(value, struct sl_np_policy);
@@ -68,7 +68,7 @@ struct {
 /* The same by their hash, for those who write policies. From here on no program reads the maps. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
+	__uint(max_entries, 512);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct sl_np_set);
 	__type(value, struct sl_np_policy);
@@ -78,7 +78,7 @@ struct {
 /* The pods of this node, those included that are only scheduled to it, by a hash of their UID. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 2048);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u64);
 	__type(value, struct sl_np_pod);
@@ -88,7 +88,7 @@ struct {
 /* Namespaces no policy of which can select a pod, by a hash of their names. The value is the generation. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
+	__uint(max_entries, 8192);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u64);
 	__type(value, __u32);
@@ -98,7 +98,7 @@ struct {
 /* Devices under NetworkPolicy, with keys as in sl_dev_policy. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 8192);
+	__uint(max_entries, 2048);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u32);
 	__type(value, struct sl_np_device);

@@ -42,6 +42,8 @@ func SizeKey(name string) string {
 		return "endpoints"
 	case MapHostPorts:
 		return "hostPorts"
+	case MapNPPeers, MapNPCIDRs, MapNPServices, MapNPBits, MapNPNamespaces:
+		return "networkPolicy"
 	}
 	return ""
 }

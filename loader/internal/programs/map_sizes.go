@@ -15,7 +15,7 @@ import (
 )
 
 // The sizes of maps come from the node's memory: a small node keeps its memory, and a large one has room for more pods. The bounds
-// are such that all maps, taken as full, stay below 68 MB: so kernels before 6.4 charge them (docs/dev/adr/0026-map-sizes.md).
+// are such that all maps, taken as full, stay below 76 MB: so kernels before 6.4 charge them (docs/dev/adr/0026-map-sizes.md).
 const (
 	minConntrack = 1 << 14
 	MaxConntrack = 3 << 15
@@ -92,6 +92,10 @@ func sizesFor(size nodeconf.MapSizes, memory uint64, cpus int) map[string]uint32
 	}
 	if size.HostPorts != 0 {
 		sizes[pintree.MapHostPorts] = size.HostPorts
+	}
+	if n := size.NetworkPolicy; n != 0 {
+		sizes[pintree.MapNPPeers], sizes[pintree.MapNPCIDRs], sizes[pintree.MapNPServices] = n, max(n/8, 1), max(n/16, 1)
+		sizes[pintree.MapNPBits], sizes[pintree.MapNPNamespaces] = max(n/16, 1), max(n/8, 1)
 	}
 	return sizes
 }
