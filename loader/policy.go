@@ -13,7 +13,6 @@ import (
 
 	"github.com/sluice-cni/sluice/loader/internal/pintree"
 	"github.com/sluice-cni/sluice/pkg/attachments"
-	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	networkpolicymap "github.com/sluice-cni/sluice/pkg/maps/networkpolicy"
 	policymap "github.com/sluice-cni/sluice/pkg/maps/policy"
 	"github.com/sluice-cni/sluice/pkg/policy"
@@ -28,16 +27,23 @@ type policyMaps struct {
 }
 
 func (d *Datapath) policyMaps() (v policyMaps, err error) {
-	maps := map[string]*bpfsys.Map{pintree.MapPolicies: nil, pintree.MapNPPolicies: nil, pintree.MapDevicePolicy: nil, pintree.MapNPDevices: nil}
-	for name := range maps {
-		if maps[name], err = d.tree.Pinned(name); err != nil {
-			return v, err
-		}
+	rules, err := d.tree.Pinned(pintree.MapPolicies)
+	if err != nil {
+		return v, err
 	}
-	v.policies = policymap.New(maps[pintree.MapPolicies], maps[pintree.MapNPPolicies])
-	v.devices = policymap.NewDevices(maps[pintree.MapDevicePolicy])
-	v.noted = networkpolicymap.NewDevices(maps[pintree.MapNPDevices])
-	return v, nil
+	devices, err := d.tree.Pinned(pintree.MapDevicePolicy)
+	if err != nil {
+		return v, err
+	}
+	network, err := d.tree.Pinned(pintree.MapNPPolicies)
+	if pintree.IgnoreNotLoaded(err) != nil { // a tree of an earlier build has none
+		return v, err
+	}
+	noted, err := d.tree.Pinned(pintree.MapNPDevices)
+	if pintree.IgnoreNotLoaded(err) != nil {
+		return v, err
+	}
+	return policyMaps{policymap.New(rules, network), policymap.NewDevices(devices), networkpolicymap.NewDevices(noted)}, nil
 }
 
 // rulesOf returns the rules of p as programs read them, nil if they restrict nothing.

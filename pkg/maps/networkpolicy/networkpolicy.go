@@ -64,24 +64,37 @@ func Closed() *Policy {
 // Device is a pod's device under NetworkPolicy.
 type Device bpfgen.TypesSlNpDevice
 
-// Devices is the view of sl_np_devices, with keys as in sl_dev_policy.
+// Devices is the view of sl_np_devices, with keys as in sl_dev_policy. The view of no map is empty.
 type Devices struct{ m *bpfsys.Map }
 
-// NewDevices returns a view of m.
+// NewDevices returns a view of m; nil is no map.
 func NewDevices(m *bpfsys.Map) Devices { return Devices{m} }
 
 // Put writes the entry of a device. E2BIG: the map is full.
 func (d Devices) Put(key uint32, v *Device) error { return bpfsys.Put(d.m, key, *v) }
 
 // Get returns the entry of a device; false when it is not under NetworkPolicy.
-func (d Devices) Get(key uint32) (Device, bool, error) { return bpfsys.Lookup[Device](d.m, key) }
+func (d Devices) Get(key uint32) (Device, bool, error) {
+	if d.m == nil {
+		return Device{}, false, nil
+	}
+	return bpfsys.Lookup[Device](d.m, key)
+}
 
 // Delete removes the entry of a device; missing is success.
-func (d Devices) Delete(key uint32) error { return bpfsys.Remove(d.m, key) }
+func (d Devices) Delete(key uint32) error {
+	if d.m == nil {
+		return nil
+	}
+	return bpfsys.Remove(d.m, key)
+}
 
 // All returns every device.
 func (d Devices) All() (map[uint32]Device, error) {
 	all := map[uint32]Device{}
+	if d.m == nil {
+		return all, nil
+	}
 	err := codec.Each(d.m, func(k *uint32, v *Device) bool {
 		all[*k] = *v
 		return true

@@ -238,7 +238,7 @@ func protocolName(n uint8) string {
 // Map is the view of sl_policies and sl_np_policies.
 type Map struct{ rules, network *bpfsys.Map }
 
-// New returns a view of sl_policies and sl_np_policies.
+// New returns a view of sl_policies and sl_np_policies. Without the second, nil, no policy has a Network.
 func New(rules, network *bpfsys.Map) Map { return Map{rules, network} }
 
 // Put writes a policy under an id that no device has. E2BIG: a map is full.
@@ -263,6 +263,9 @@ func (m Map) Get(id uint16) (p Policy, err error) {
 	if ok {
 		p.Rules = &v
 	}
+	if m.network == nil {
+		return p, nil
+	}
 	n, ok, err := bpfsys.Lookup[networkpolicy.Policy](m.network, uint32(id))
 	if ok {
 		p.Network = &n
@@ -272,13 +275,20 @@ func (m Map) Get(id uint16) (p Policy, err error) {
 
 // Delete removes a policy; missing is success.
 func (m Map) Delete(id uint16) error {
-	return errors.Join(bpfsys.Remove(m.rules, uint32(id)), bpfsys.Remove(m.network, uint32(id)))
+	err := bpfsys.Remove(m.rules, uint32(id))
+	if m.network == nil {
+		return err
+	}
+	return errors.Join(err, bpfsys.Remove(m.network, uint32(id)))
 }
 
 // IDs returns the ids that are there, in order.
 func (m Map) IDs() ([]uint16, error) {
 	var ids []uint16
 	for _, one := range []*bpfsys.Map{m.rules, m.network} {
+		if one == nil {
+			continue
+		}
 		keys, err := bpfsys.Keys[uint32](one)
 		if err != nil {
 			return nil, err
