@@ -18,7 +18,7 @@ import (
 )
 
 // memoryGoal is what all maps of a node may take at the largest defaults, bytes.
-const memoryGoal = 76 << 20
+const memoryGoal = 77 << 20
 
 // All pinned maps at the sizes of a large node, as kernels before 6.4 charge them: full. Later ones charge what is there, which is
 // never more.

@@ -15,7 +15,7 @@ import (
 )
 
 // The sizes of maps come from the node's memory: a small node keeps its memory, and a large one has room for more pods. The bounds
-// are such that all maps, taken as full, stay below 76 MB: so kernels before 6.4 charge them (docs/dev/adr/0026-map-sizes.md).
+// are such that all maps, taken as full, stay below 77 MB: so kernels before 6.4 charge them (docs/dev/adr/0026-map-sizes.md).
 const (
 	minConntrack = 1 << 14
 	MaxConntrack = 3 << 15
