@@ -394,9 +394,13 @@ func (d *Datapath) clearEndpoints(a *attach.Attacher, eps pintree.EndpointMaps, 
 	for _, e := range entries {
 		v := e.v
 		v.Flags &^= uint32(f)
-		if v.Flags&endpoint.FlagAdmit == 0 && e.v.Flags&endpoint.FlagAdmit != 0 {
+		switch {
+		case v.Flags&endpoint.FlagAdmit != 0 || e.v.Flags&endpoint.FlagAdmit == 0:
+		case v.Policy != 0:
 			errs = append(errs, d.releasePolicy(v.Ifindex, v.Owner))
 			v.Policy = 0
+		default: // NetworkPolicy may restrict nothing of it
+			errs = append(errs, d.releaseNoted(v.Ifindex, v.Owner))
 		}
 		if v.Flags != 0 {
 			if v.Flags != e.v.Flags {

@@ -39,11 +39,31 @@ func (d *Datapath) policyMaps() (v policyMaps, err error) {
 	if pintree.IgnoreNotLoaded(err) != nil { // a tree of an earlier build has none
 		return v, err
 	}
-	noted, err := d.tree.Pinned(pintree.MapNPDevices)
-	if pintree.IgnoreNotLoaded(err) != nil {
-		return v, err
+	noted, err := d.notedDevices()
+	return policyMaps{policymap.New(rules, network), policymap.NewDevices(devices), noted}, err
+}
+
+// notedDevices returns the devices under NetworkPolicy. A tree of an earlier build has none.
+func (d *Datapath) notedDevices() (networkpolicymap.Devices, error) {
+	m, err := d.tree.Pinned(pintree.MapNPDevices)
+	return networkpolicymap.NewDevices(m), pintree.IgnoreNotLoaded(err)
+}
+
+// releaseNoted takes the device under key of owner from under NetworkPolicy.
+func (d *Datapath) releaseNoted(key uint32, owner uint64) error {
+	noted, err := d.notedDevices()
+	if err != nil {
+		return err
 	}
-	return policyMaps{policymap.New(rules, network), policymap.NewDevices(devices), networkpolicymap.NewDevices(noted)}, nil
+	return releaseNoted(noted, key, owner)
+}
+
+func releaseNoted(noted networkpolicymap.Devices, key uint32, owner uint64) error {
+	v, had, err := noted.Get(key)
+	if err != nil || !had || v.Owner != owner {
+		return err
+	}
+	return noted.Delete(key)
 }
 
 // rulesOf returns the rules of p as programs read them, nil if they restrict nothing.
@@ -155,11 +175,7 @@ func (v policyMaps) police(key uint32, owner uint64, group uint32, id uint16, p 
 
 // release takes the device under key from its policy, if it is owner's.
 func (v policyMaps) release(key uint32, owner uint64) error {
-	noted, had, err := v.noted.Get(key)
-	if had && noted.Owner == owner {
-		err = v.noted.Delete(key)
-	}
-	if err != nil {
+	if err := releaseNoted(v.noted, key, owner); err != nil {
 		return err
 	}
 	old, had, err := v.devices.Get(key)

@@ -201,6 +201,11 @@ func ParseArgs(args string, known map[string]func(string) error) error {
 	return nil
 }
 
+// StoreArg takes an argument into a string.
+func StoreArg(into *string) func(string) error {
+	return func(s string) error { *into = s; return nil }
+}
+
 // IgnoreArg is for a key that another plugin of the same call reads. An IPAM plugin
 // uses it for MAC: it gets the CNI_ARGS of the interface plugin.
 func IgnoreArg(string) error { return nil }

@@ -110,11 +110,8 @@ func (c *Conf) pod(args string) (loader.NetworkPolicyPod, error) {
 	if !c.NetworkPolicy {
 		return pod, nil
 	}
-	store := func(into *string) func(string) error {
-		return func(s string) error { *into = s; return nil }
-	}
 	err := cniconf.ParseArgs(args, map[string]func(string) error{
-		"K8S_POD_UID": store(&pod.UID), "K8S_POD_NAMESPACE": store(&pod.Namespace),
+		"K8S_POD_UID": cniconf.StoreArg(&pod.UID), "K8S_POD_NAMESPACE": cniconf.StoreArg(&pod.Namespace),
 		"K8S_POD_NAME": cniconf.IgnoreArg, "K8S_POD_INFRA_CONTAINER_ID": cniconf.IgnoreArg, "IP": cniconf.IgnoreArg, "GATEWAY": cniconf.IgnoreArg, "MAC": cniconf.IgnoreArg,
 	})
 	if err == nil && (pod.UID == "" || pod.Namespace == "") {

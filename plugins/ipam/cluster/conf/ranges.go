@@ -153,9 +153,6 @@ type callConf struct {
 // call reads what belongs to the call: CNI_ARGS, args.cni.ips and runtimeConfig.ips. All sources count.
 func (c *Config) call(cniArgs string, n *netConf) error {
 	var gateways []netip.Addr
-	store := func(into *string) func(string) error {
-		return func(s string) error { *into = s; return nil }
-	}
 	err := cniconf.ParseArgs(cniArgs, map[string]func(string) error{
 		"IP": func(s string) error { return c.request("CNI_ARGS IP", s) },
 		"GATEWAY": func(s string) error {
@@ -168,10 +165,10 @@ func (c *Config) call(cniArgs string, n *netConf) error {
 			}
 			return nil
 		},
-		claimKey:                     store(&c.Claim),
-		"K8S_POD_NAMESPACE":          store(&c.PodNamespace),
-		"K8S_POD_NAME":               store(&c.PodName),
-		"K8S_POD_UID":                store(&c.PodUID),
+		claimKey:                     cniconf.StoreArg(&c.Claim),
+		"K8S_POD_NAMESPACE":          cniconf.StoreArg(&c.PodNamespace),
+		"K8S_POD_NAME":               cniconf.StoreArg(&c.PodName),
+		"K8S_POD_UID":                cniconf.StoreArg(&c.PodUID),
 		"K8S_POD_INFRA_CONTAINER_ID": cniconf.IgnoreArg,
 		"MAC":                        cniconf.IgnoreArg,
 	})
