@@ -260,15 +260,25 @@ func (t *networkPolicyTables) current() (err error) {
 	return nil
 }
 
+// lock takes the writers' lock, if the tables may still be written.
+func (t *networkPolicyTables) lock(ctx context.Context) (unlock func(), err error) {
+	unlock, err = t.d.tree.Writer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.current(); err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
+}
+
 func (t *networkPolicyTables) Apply(ctx context.Context, changes []networkpolicy.Change) error {
-	unlock, err := t.d.tree.Writer(ctx)
+	unlock, err := t.lock(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := t.current(); err != nil {
-		return err
-	}
 	s := &switcher{d: t.d, tables: t.tables}
 	lost := map[netip.Addr]bool{}
 	for _, c := range changes {
@@ -329,14 +339,11 @@ func (t *networkPolicyTables) write(c networkpolicy.Change) error {
 }
 
 func (t *networkPolicyTables) Finish(ctx context.Context) error {
-	unlock, err := t.d.tree.Writer(ctx)
+	unlock, err := t.lock(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := t.current(); err != nil {
-		return err
-	}
 	v, err := t.d.policyMaps()
 	if err != nil {
 		return err
@@ -359,14 +366,11 @@ func (d *Datapath) EndNetworkPolicy(ctx context.Context) error {
 		return err
 	}
 	t := begun.(*networkPolicyTables)
-	unlock, err := d.tree.Writer(ctx)
+	unlock, err := t.lock(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := t.current(); err != nil {
-		return err
-	}
 	s := &switcher{d: d, tables: t.tables}
 	if err := s.read(); err != nil {
 		return err
@@ -463,7 +467,11 @@ func (s *switcher) change(key uint32, p networkpolicymap.Pod) (err error) {
 			return fmt.Errorf("endpoint %s: %w", e.addr, err)
 		}
 	}
-	noted.Since = closedSince(want.Network)
+	since := closedSince(want.Network)
+	if since != 0 && noted.Since != 0 { // it has been closed all the time
+		since = noted.Since
+	}
+	noted.Since = since
 	return s.v.noted.Put(key, &noted)
 }
 

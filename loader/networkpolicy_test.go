@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/sluice-cni/sluice/pkg/bpfsys"
 	"github.com/sluice-cni/sluice/pkg/networkpolicy"
@@ -74,7 +75,7 @@ func TestPrivilegedNetworkPolicyAtADD(t *testing.T) {
 	a.NetworkPolicy = NetworkPolicyPod{"uid-a", "shop"}
 	b.NetworkPolicy = NetworkPolicyPod{"uid-b", "shop"}
 	c.NetworkPolicy = NetworkPolicyPod{"uid-c", "free"}
-	e.begin(d, onlyFrom(webSet, 2), networkpolicy.WritePod{UID: "uid-a", Set: webSet}, networkpolicy.WriteNamespace{Name: "free"})
+	tables := e.begin(d, onlyFrom(webSet, 2), networkpolicy.WritePod{UID: "uid-a", Set: webSet}, networkpolicy.WriteNamespace{Name: "free"})
 	for _, ep := range []Endpoint{a, b, c} {
 		e.ok(d.Enable(e.ctx, ep, FeatureAdmit))
 		e.ok(d.CheckEndpoint(e.ctx, ep, FeatureAdmit))
@@ -92,6 +93,16 @@ func TestPrivilegedNetworkPolicyAtADD(t *testing.T) {
 	}
 	if len(status) != 3 || closed != 1 {
 		t.Errorf("status %+v", status)
+	}
+
+	time.Sleep(10 * time.Millisecond)
+	e.ok(tables.Apply(e.ctx, []networkpolicy.Change{networkpolicy.WritePod{UID: "uid-b", Set: networkpolicy.ClosedSet}}))
+	status, err = d.NetworkPolicies(e.ctx)
+	e.ok(err)
+	for _, s := range status {
+		if s.Closed > 0 && s.Closed < 10*time.Millisecond {
+			t.Errorf("a pod that stays closed counts from anew: %v", s.Closed)
+		}
 	}
 
 	other := a
